@@ -55,7 +55,15 @@ class ModelConfig:
     n_sliding_layers: int = 0
 
     def __post_init__(self) -> None:
-        sizes = ("n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_size", "intermediate_size", "vocab_size")
+        sizes = (
+            "n_layers",
+            "n_heads",
+            "n_kv_heads",
+            "head_dim",
+            "hidden_size",
+            "intermediate_size",
+            "vocab_size",
+        )
         for field in (*sizes, "kv_latent_dim", "sliding_window"):
             value = getattr(self, field)
             if value is None and field in ("kv_latent_dim", "sliding_window"):
@@ -71,13 +79,9 @@ class ModelConfig:
             if isinstance(value, (str, bool)) or not 0 < value < float("inf"):
                 raise ValueError(f"{field} must be a positive number, got {value!r}")
         if self.bytes_per_kv not in KV_FORMATS:
-            raise ValueError(
-                f"bytes_per_kv must be 2, 1 or 0.5 (bytes, not bits), got {self.bytes_per_kv!r}"
-            )
+            raise ValueError(f"bytes_per_kv must be 2, 1 or 0.5 (bytes, not bits), got {self.bytes_per_kv!r}")
         if self.n_heads % self.n_kv_heads:
-            raise ValueError(
-                f"n_kv_heads must divide n_heads = {self.n_heads}, got {self.n_kv_heads}"
-            )
+            raise ValueError(f"n_kv_heads must divide n_heads = {self.n_heads}, got {self.n_kv_heads}")
         if self.n_sliding_layers > self.n_layers:
             raise ValueError(
                 f"n_sliding_layers must be at most n_layers = {self.n_layers}, got {self.n_sliding_layers}"

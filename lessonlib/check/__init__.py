@@ -1,0 +1,11 @@
+"""One check per exercise part: a line in a notebook that tells a learner what was misunderstood.
+
+`check.kv_bytes_per_token(kv_bytes_per_token)` prints one line where the answer is right, and raises
+`CheckFailed` with the call, what came back, what was expected and the likely mistake where it is wrong.
+Every check takes `seed=`, so that a grader can draw cases of its own.
+"""
+
+from lessonlib.check.harness import CheckFailed, NotWritten
+from lessonlib.check.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, max_batch
+
+__all__ = ["CheckFailed", "NotWritten", "kv_bytes_per_sequence", "kv_bytes_per_token", "max_batch"]

@@ -1,0 +1,45 @@
+"""Hints, one at a time: each call of `hint.kv_bytes_per_token()` shows the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+# Part -> its hints, from a nudge to the last step before the answer.
+HINTS: dict[str, tuple[str, ...]] = {
+    "kv_bytes_per_token": (
+        "What does attention need from an earlier token? Its key and its value, in every layer.",
+        "One key of one layer is n_kv_heads · head_dim numbers wide. Count the keys and values over all layers.",
+        "Multiply by bytes_per_kv at the end: numbers become bytes.",
+    ),
+    "max_batch": (
+        "How many bytes does one sequence of C tokens hold? You have the size of one token already.",
+        "How many such sequences fit, if the last one must fit whole?",
+        "m_kv may be a float, and the result must be an int: int(m_kv // …) does both.",
+    ),
+    "kv_bytes_per_sequence": (
+        "Two questions, one at a time: how many numbers does a token leave in one layer, and how many tokens does each "
+        "layer keep?",
+        "Numbers: 2 · n_kv_heads · head_dim, or with MLA kv_latent_dim + rope_head_dim. MLA has no factor 2.",
+        "Tokens: n_sliding_layers layers keep min(C, sliding_window), the other layers keep C.",
+    ),
+}
+
+_shown: dict[str, int] = {}
+
+
+def _next_hint(part: str) -> None:
+    hints = HINTS[part]
+    number = min(_shown.get(part, 0) + 1, len(hints))
+    _shown[part] = number
+    more = "Call again for the next one." if number < len(hints) else "That was the last hint."
+    print(f"Hint {number} of {len(hints)}: {hints[number - 1]}\n{more}")
+
+
+def __getattr__(part: str) -> Callable[[], None]:
+    if part not in HINTS:
+        raise AttributeError(f"there is no hint for {part!r}; there are hints for {', '.join(HINTS)}")
+    return lambda: _next_hint(part)
+
+
+def __dir__() -> list[str]:
+    return sorted(HINTS)

@@ -1,0 +1,82 @@
+"""Every check accepts every right answer, and catches and names every wrong one."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from lessonlib import check, hint, reference
+from lessonlib.check import CheckFailed, NotWritten
+from tests.answers import Answers, all_parts
+
+PARTS = all_parts()
+RIGHT = [(part, i) for part, answers in PARTS.items() for i in range(len(answers.right))]
+WRONG = [(part, name) for part, answers in PARTS.items() for name in answers.wrong]
+
+
+def run(part: str, answer: object, seed: int = 0) -> None:
+    assert getattr(check, part)(answer, seed=seed) is None
+
+
+def reference_of(part: str) -> object:
+    """The reference answer; the check of a class is named in snake case."""
+    return getattr(reference, part, None) or getattr(reference, part.title().replace("_", ""))
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("seed", [0, 1, 20261201])
+def test_reference_passes(part: str, seed: int, capsys: pytest.CaptureFixture[str]) -> None:
+    run(part, reference_of(part), seed)
+    out, err = capsys.readouterr()
+    assert out.startswith("✓ ")
+    assert out.count("\n") == 1
+    assert err == ""
+
+
+@pytest.mark.parametrize(("part", "i"), RIGHT)
+def test_right_answers_pass(part: str, i: int, capsys: pytest.CaptureFixture[str]) -> None:
+    run(part, PARTS[part].right[i], seed=i)
+    out, err = capsys.readouterr()
+    assert out.count("\n") == 1, "what the answer prints must not reach the cell"
+    assert err == ""
+
+
+@pytest.mark.parametrize(("part", "name"), WRONG)
+def test_wrong_answers_are_caught_and_named(part: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = PARTS[part].wrong[name]
+    with pytest.raises(CheckFailed) as caught:
+        run(part, wrong.answer)
+    if wrong.mistake is not None:
+        assert caught.value.mistake == wrong.mistake, str(caught.value)
+    shown = caught.value._render_traceback_()
+    assert len("\n".join(shown).splitlines()) < 25
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_starter_is_told_apart_from_wrong(part: str) -> None:
+    def starter(*args: object) -> None:
+        raise NotImplementedError
+
+    with pytest.raises(NotWritten, match="not written yet"):
+        run(part, starter)
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("answer", [None, 131072, "text", float("nan")])
+def test_what_is_no_function_is_refused(part: str, answer: object) -> None:
+    with pytest.raises(CheckFailed, match="cannot be called"):
+        run(part, answer)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_enough_answers(part: str) -> None:
+    answers: Answers = PARTS[part]
+    assert len(answers.right) >= 8
+    assert len({inspect.getsource(a) if inspect.isfunction(a) else repr(a) for a in answers.right}) >= 8
+
+
+def test_every_check_has_hints_and_answers() -> None:
+    public = {name for name in check.__all__ if name[0].islower()}
+    assert public == set(PARTS) == set(hint.HINTS)
