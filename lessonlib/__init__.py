@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lessonlib import check, figures, hint, quiz
+    from lessonlib import check, figures, hint, plots, quiz
     from lessonlib.gpus import GPUS, Gpu
     from lessonlib.models import MODELS, ModelConfig
     from lessonlib.records import BatchingResult, DecodeStep, OutOfBlocks, Request
@@ -32,7 +32,7 @@ _HOME = {
     "Request": "lessonlib.records",
     "BatchingResult": "lessonlib.records",
 }
-_MODULES = ("check", "figures", "hint", "quiz")
+_MODULES = ("check", "figures", "hint", "plots", "quiz")
 
 __all__ = [
     "GPUS",
@@ -46,6 +46,7 @@ __all__ = [
     "check",
     "figures",
     "hint",
+    "plots",
     "quiz",
     "require",
 ]

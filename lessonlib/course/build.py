@@ -1,0 +1,187 @@
+"""The build: runs each lesson and writes both editions of its notebook, or says which are stale.
+
+Everything is made in a temporary folder first. A file of `solutions/` or `notebooks/` is replaced at the very
+end, in one move, so that a build which fails half-way leaves the old notebooks whole.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from traitlets.config.loader import PyFileConfigLoader
+
+from lessonlib.course.answers import BEGIN
+from lessonlib.course.source import ROOT, SourceError, lesson_names, read_lesson
+
+CELL_SECONDS = 240
+IMAGES = ("image/png", "image/jpeg", "image/svg+xml")
+
+
+class BuildError(RuntimeError):
+    """A lesson cannot be built; the message names the lesson and the cell."""
+
+
+def build(names: list[str], folded: bool = True, target: Path = ROOT) -> None:
+    """Build the editions of some lessons.
+
+    Args:
+        names: lessons; all of them where the list is empty.
+        folded: whether learners get the folded solutions.
+        target: where `solutions/` and `notebooks/` stand.
+
+    Raises:
+        SourceError: a source is wrong.
+        BuildError: a cell failed, or nbgrader did.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder)
+        todo = names or lesson_names()
+        for number, name in enumerate(todo, start=1):
+            started = time.perf_counter()
+            print(f"[{number}/{len(todo)}] {name}: running …", end="", flush=True)
+            make_lesson(name, made, folded)
+            print(f" {time.perf_counter() - started:.1f} s")
+        for path in _editions(todo, made):
+            new = target / path.relative_to(made)
+            new.parent.mkdir(parents=True, exist_ok=True)
+            beside = new.with_name(f".{new.name}.new")
+            shutil.copyfile(path, beside)
+            os.replace(beside, new)
+
+
+def check(names: list[str], target: Path = ROOT) -> list[str]:
+    """The notebooks, relative to the root, that are missing or not what their sources would give now.
+
+    Pictures are compared by their presence alone: their bytes differ from one matplotlib to the next.
+
+    Args:
+        names: lessons; all of them where the list is empty.
+        target: where `solutions/` and `notebooks/` stand.
+    """
+    todo = names or lesson_names()
+    stale = []
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder)
+        for name in todo:
+            print(f"{name}: checking …", flush=True)
+            make_lesson(name, made)
+        for path in _editions(todo, made):
+            old = target / path.relative_to(made)
+            if not old.is_file() or _comparable(old) != _comparable(path):
+                stale.append(str(path.relative_to(made)))
+    if not names:
+        known = {f"{edition}/{name}/{name}.ipynb" for edition in ("solutions", "notebooks") for name in todo}
+        present = {str(p.relative_to(target)) for e in ("solutions", "notebooks") for p in (target / e).rglob("*.*")}
+        stale += [f"{path} (no lesson makes this)" for path in sorted(present - known) if "checkpoint" not in path]
+    return stale
+
+
+def make_lesson(name: str, made: Path, folded: bool = True) -> None:
+    """Write `solutions/…` and `notebooks/…` of one lesson below a folder."""
+    nb = read_lesson(name)
+    run(nb, name)
+    path = made / "solutions" / name / f"{name}.ipynb"
+    path.parent.mkdir(parents=True)
+    path.write_text(_text(nb), encoding="utf-8")
+    release(name, made, folded)
+
+
+def run(nb: nbformat.NotebookNode, name: str) -> None:
+    """Run a notebook in place, in an empty folder, with outputs that do not depend on the machine's clock."""
+    with tempfile.TemporaryDirectory() as empty:
+        client = NotebookClient(
+            nb,
+            timeout=CELL_SECONDS,
+            kernel_name="python3",
+            record_timing=False,
+            extra_arguments=["--Application.log_level=ERROR"],
+            resources={"metadata": {"path": empty}},
+        )
+        try:
+            client.execute()
+        except CellExecutionError as error:
+            raise BuildError(f"{name}: a cell failed\n{error}") from None
+    nb.metadata.language_info = nbformat.from_dict({"name": "python"})
+    for cell in nb.cells:
+        for output in cell.get("outputs", []):
+            if output.output_type == "stream" and output.name == "stderr":
+                raise BuildError(f"{name}: a cell wrote to stderr:\n{output.text}\nin the cell\n{cell.source}")
+
+
+def release(name: str, made: Path, folded: bool = True) -> None:
+    """Make the learner edition from the solution with nbgrader's own converter and the course's settings."""
+    from nbgrader.converters import GenerateAssignment
+    from nbgrader.coursedir import CourseDirectory
+
+    config = PyFileConfigLoader("nbgrader_config.py", path=str(ROOT)).load_config()
+    config.CourseDirectory.root = str(made)
+    config.CourseDirectory.assignment_id = name
+    config.FoldedSolutions.enabled = folded
+    config.GenerateAssignment.no_database = True  # these two are its flag --no-db
+    config.SaveCells.enabled = False
+    converter = GenerateAssignment(coursedir=CourseDirectory(config=config), config=config)
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    converter.log.addHandler(handler)
+    try:
+        converter.start()
+    except Exception as error:
+        raise BuildError(f"{name}: nbgrader could not make the learner edition: {error}\n{said.getvalue()}") from error
+    finally:
+        converter.log.removeHandler(handler)
+    path = made / "notebooks" / name / f"{name}.ipynb"
+    nb = nbformat.read(path, as_version=4)
+    for cell in nb.cells:
+        if BEGIN in cell.source:
+            raise BuildError(f"{name}: a solution would reach the learners in the cell\n{cell.source}")
+    path.write_text(_text(nb), encoding="utf-8")
+
+
+def _text(nb: nbformat.NotebookNode) -> str:
+    nbformat.validate(nb)
+    return nbformat.writes(nb) + "\n"
+
+
+def _editions(names: list[str], root: Path) -> Iterator[Path]:
+    for edition in ("solutions", "notebooks"):
+        for name in names:
+            yield root / edition / name / f"{name}.ipynb"
+
+
+def _comparable(path: Path) -> Any:
+    """A notebook with its pictures replaced by a word."""
+    nb = nbformat.read(path, as_version=4)
+    for cell in nb.cells:
+        for output in cell.get("outputs", []):
+            for kind in IMAGES:
+                if kind in output.get("data", {}):
+                    output.data[kind] = "a picture"
+    return nb
+
+
+def main(names: list[str], only_check: bool, folded: bool) -> int:
+    """What `lessonlib build` does; returns the exit status."""
+    try:
+        if not only_check:
+            build(names, folded)
+            return 0
+        stale = check(names)
+    except (SourceError, BuildError) as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 1
+    for path in stale:
+        print(f"stale: {path}")
+    print("Run `lessonlib build` and commit what it changes." if stale else "All notebooks are current.")
+    return 1 if stale else 0
