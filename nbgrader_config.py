@@ -33,4 +33,4 @@ def before(where, what, preprocessors):
 
 c.GenerateAssignment.preprocessors = before(ClearSolutions, FoldedSolutions, GenerateAssignment.preprocessors)
 c.Autograde.sanitize_preprocessors = before(DeduplicateIds, DropDuplicates, Autograde.sanitize_preprocessors)
-c.ClearSolutions.code_stub = {"python": "# YOUR CODE HERE\nraise NotImplementedError"}
+c.ClearSolutions.code_stub = {"python": "# YOUR CODE HERE\nraise NotImplementedError('not written yet')"}

@@ -96,9 +96,9 @@ def prefill_and_decode(prompt: Sequence[str], output: Sequence[str]) -> None:
                 _token(ax, i, step, tokens[i], BLUE if step == 0 else VERMILION, "white")
             ax.text(n_cached + n_new + 0.15, step, f"→ {output[step]}", va="center", color="#222222")
             ax.text(-0.2, step, "prefill" if step == 0 else f"decode {step}", va="center", ha="right", color="#222222")
-        ax.text(0, -1, "in one pass: computed and cached", color=BLUE, va="center")
+        ax.text(0, -1, "dark: computed in one pass, and cached", color=BLUE, va="center")
         ax.text(len(prompt) - 1, len(output), "pale: read from the cache", color=BLUE, ha="right", va="center")
-        ax.text(len(prompt), len(output), "red: computed now", color=VERMILION, va="center")
+        ax.text(len(prompt), len(output), "orange: computed now", color=VERMILION, va="center")
         ax.set(xlim=(-1.6, len(tokens) + 0.6), ylim=(len(output) + 0.5, -1.5))
         ax.axis("off")
 

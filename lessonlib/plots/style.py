@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -46,4 +47,4 @@ def picture(takeaway: str, width: float = 7.2, height: float = 3.6, columns: int
         yield list(axes[0])
         plt.show()
         plt.close(figure)
-    print(f"Picture: {takeaway}")
+    print(textwrap.fill(f"Picture: {takeaway}", 96))
