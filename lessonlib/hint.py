@@ -22,6 +22,20 @@ HINTS: dict[str, tuple[str, ...]] = {
         "Numbers: 2 · n_kv_heads · head_dim, or with MLA kv_latent_dim + rope_head_dim. MLA has no factor 2.",
         "Tokens: n_sliding_layers layers keep min(C, sliding_window), the other layers keep C.",
     ),
+    "decode_step": (
+        "Two sums: what does the step read, and what does it compute? Ask of each term whether it grows with B.",
+        "Read: the weights once, and the cache of every sequence. Compute: 2 FLOPs per weight and sequence, and "
+        "attention, 4 · C · d_h FLOPs per sequence, layer and query head.",
+        "Divide the bytes by gpu.bandwidth and the FLOPs by gpu.peak_flops. The step takes the longer of the two, and "
+        "every sequence gains one token in it.",
+    ),
+    "largest_batch": (
+        "Two limits. Memory gives a largest batch at once: you have max_batch. Does a larger batch make a step longer or "
+        "shorter?",
+        "Longer, never shorter. So find the last B whose t_step is at most tpot, among those that fit.",
+        "Start from what fits and go down until decode_step(B, C, cfg, gpu).t_step <= tpot; or halve the range each "
+        "time. Return 0 where no B is left.",
+    ),
 }
 
 _shown: dict[str, int] = {}

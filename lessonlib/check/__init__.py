@@ -5,7 +5,16 @@
 Every check takes `seed=`, so that a grader can draw cases of its own.
 """
 
+from lessonlib.check.decode_roofline import decode_step, largest_batch
 from lessonlib.check.harness import CheckFailed, NotWritten
 from lessonlib.check.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, max_batch
 
-__all__ = ["CheckFailed", "NotWritten", "kv_bytes_per_sequence", "kv_bytes_per_token", "max_batch"]
+__all__ = [
+    "CheckFailed",
+    "NotWritten",
+    "decode_step",
+    "kv_bytes_per_sequence",
+    "kv_bytes_per_token",
+    "largest_batch",
+    "max_batch",
+]

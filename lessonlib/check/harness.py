@@ -115,8 +115,9 @@ def _show_config(cfg: ModelConfig) -> str:
     if base == cfg:
         return f'MODELS["{cfg.name}"]'
     if base is None:
-        keys = ("n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_size", "bytes_per_kv")
-        return f"ModelConfig({', '.join(f'{key}={getattr(cfg, key)!r}' for key in keys)}, …)"
+        keys = ("n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_size", "n_params")
+        formats = ("bytes_per_weight", "bytes_per_kv")
+        return f"ModelConfig({', '.join(f'{key}={getattr(cfg, key)!r}' for key in (*keys, *formats))}, …)"
     changed = [
         f"{f.name}={getattr(cfg, f.name)!r}" for f in fields(cfg) if getattr(cfg, f.name) != getattr(base, f.name)
     ]
@@ -175,14 +176,15 @@ class Answer:
         function: what the learner wrote.
         name: its name in the course.
         seconds: time limit of each call.
+        check: the name of its check, where that is another one.
     """
 
-    def __init__(self, function: Any, name: str, seconds: float = 5.0) -> None:
+    def __init__(self, function: Any, name: str, seconds: float = 5.0, check: str | None = None) -> None:
         if not callable(function):
-            kind = "class" if name[0].isupper() else "function"
+            kind, check = "class" if name[0].isupper() else "function", check or name
             raise CheckFailed(
-                f"check.{name}({show(function)})\n  gave      {type(function).__name__}, which cannot be called\n"
-                f"  expected  the {kind} itself, as in check.{name}({name})"
+                f"check.{check}({show(function)})\n  gave      {type(function).__name__}, which cannot be called\n"
+                f"  expected  the {kind} itself, as in check.{check}({name})"
             )
         self.function = function
         self.name = name
@@ -270,6 +272,41 @@ class Answer:
             return self.run(lambda: remote(n, args, seed), lambda: text)
         rng = np.random.default_rng(seed)
         return self.run(lambda: [self.function(*args, rng) for _ in range(n)], lambda: text)
+
+
+class FieldOf(Answer):
+    """One field of the record that an answer returns, seen as an answer of its own.
+
+    The answer is called once per case, however many fields are looked at.
+
+    Args:
+        answer: the answer that returns records.
+        field: the name of the field.
+        record: what a record is called in messages.
+        seen: results so far, shared between the fields of one check.
+    """
+
+    def __init__(self, answer: Answer, field: str, record: str, seen: dict[Any, Any]) -> None:
+        super().__init__(answer.function, answer.name, answer.seconds)
+        self.answer, self.field, self.record, self.seen = answer, field, record, seen
+
+    def text(self, args: Sequence[object]) -> str:
+        return f"{self.answer.text(args)}.{self.field}"
+
+    def __call__(self, *args: Any) -> Any:
+        if args not in self.seen:
+            self.seen[args] = self.answer(*args)
+        result = self.seen[args]
+        if result is None:
+            self.as_number(None, self.answer.text(args), f"a {self.record}")
+        try:
+            return getattr(result, self.field)
+        except AttributeError:
+            fail(
+                self.answer.text(args),
+                f"{show(result)} (type {type(result).__name__}), which has no {self.field}",
+                f"a {self.record}, with all its fields",
+            )
 
 
 def _where(error: BaseException) -> str:
@@ -394,7 +431,7 @@ def part(name: str, seconds: float = 5.0) -> Callable[[Callable[[Answer, int], s
         @functools.wraps(body)
         def check(answer: Any, seed: int = 0) -> None:
             try:
-                verified = body(Answer(answer, name, seconds), seed)
+                verified = body(Answer(answer, name, seconds, body.__name__), seed)
             except CheckFailed as failure:
                 # A fresh exception: no frames of the library, no chain of causes.
                 raise failure.with_traceback(None) from None
