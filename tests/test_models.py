@@ -88,19 +88,19 @@ def test_ridge_point() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"n_layers": 0}, "n_layers .* got 0"),
-        ({"n_layers": 32.5}, "n_layers .* got 32.5"),
-        ({"head_dim": True}, "head_dim .* got True"),
+        ({"n_layers": 0}, r"n_layers .* got 0"),
+        ({"n_layers": 32.5}, r"n_layers .* got 32.5"),
+        ({"head_dim": True}, r"head_dim .* got True"),
         ({"n_kv_heads": 5}, "divide n_heads = 32, got 5"),
-        ({"n_params": -1}, "n_params .* got -1"),
-        ({"n_params": math.nan}, "n_params .* got nan"),
-        ({"bytes_per_weight": "2"}, "bytes_per_weight .* got '2'"),
+        ({"n_params": -1}, r"n_params .* got -1"),
+        ({"n_params": math.nan}, r"n_params .* got nan"),
+        ({"bytes_per_weight": "2"}, r"bytes_per_weight .* got '2'"),
         ({"bytes_per_kv": 16}, "bytes, not bits.* got 16"),
         ({"sliding_window": 128}, "go together"),
         ({"n_sliding_layers": 33, "sliding_window": 1}, "at most n_layers = 32, got 33"),
         ({"rope_head_dim": 64}, "only for MLA"),
-        ({"rope_head_dim": -1}, "rope_head_dim .* got -1"),
-        ({"kv_latent_dim": 0}, "kv_latent_dim .* got 0"),
+        ({"rope_head_dim": -1}, r"rope_head_dim .* got -1"),
+        ({"kv_latent_dim": 0}, r"kv_latent_dim .* got 0"),
     ],
 )
 def test_bad_shapes_are_refused(change: dict, message: str) -> None:
@@ -109,13 +109,13 @@ def test_bad_shapes_are_refused(change: dict, message: str) -> None:
 
 
 def test_bad_gpus_and_requests_are_refused() -> None:
-    with pytest.raises(ValueError, match="bandwidth .* got 0"):
+    with pytest.raises(ValueError, match=r"bandwidth .* got 0"):
         Gpu("toy", 1e12, 0, 1e9)
-    with pytest.raises(ValueError, match="n_steps .* got 0"):
+    with pytest.raises(ValueError, match=r"n_steps .* got 0"):
         Request(0, 0)
-    with pytest.raises(ValueError, match="arrival .* got -1"):
+    with pytest.raises(ValueError, match=r"arrival .* got -1"):
         Request(-1, 1)
-    with pytest.raises(ValueError, match="arrival .* got 0.5"):
+    with pytest.raises(ValueError, match=r"arrival .* got 0.5"):
         Request(0.5, 1)  # type: ignore[arg-type]
 
 

@@ -82,6 +82,7 @@ def read_lesson(name: str) -> nbformat.NotebookNode:
     badge = BADGE.format(name=name, repository=project.repository.removeprefix("https://github.com/"))
     cells = [new_markdown_cell(badge)]
     for cell in nb.cells:
+        cell.source = cell.source.strip("\n")
         try:
             cells += _expand(cell, project)
         except (ValueError, KeyError) as error:
