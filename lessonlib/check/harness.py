@@ -241,7 +241,7 @@ class Answer:
         except CheckFailed:
             raise
         except (Exception, SystemExit) as error:
-            fail(text(), f"{type(error).__name__}: {error}{_where(error)}", "a result, not an error")
+            fail(text(), f"{type(error).__name__}: {error}{where_raised(error)}", "a result, not an error")
 
     def number(self, *args: Any) -> float:
         """Call and insist on one finite real number: int, float, numpy scalar or 0-d array."""
@@ -309,7 +309,7 @@ class FieldOf(Answer):
             )
 
 
-def _where(error: BaseException) -> str:
+def where_raised(error: BaseException) -> str:
     """The line of the learner's code that raised, if it can be told."""
     library = __file__.rsplit("/check/", 1)[0]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
