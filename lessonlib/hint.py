@@ -30,11 +30,27 @@ HINTS: dict[str, tuple[str, ...]] = {
         "every sequence gains one token in it.",
     ),
     "largest_batch": (
-        "Two limits. Memory gives a largest batch at once: you have max_batch. Does a larger batch make a step longer or "
-        "shorter?",
+        "Two limits. Memory gives a largest batch at once: you have max_batch. Does a larger batch make a step longer "
+        "or shorter?",
         "Longer, never shorter. So find the last B whose t_step is at most tpot, among those that fit.",
         "Start from what fits and go down until decode_step(B, C, cfg, gpu).t_step <= tpot; or halve the range each "
         "time. Return 0 where no B is left.",
+    ),
+    "block_allocator": (
+        "Keep four things in step: the tables, the lengths, a count per block, and which blocks are free. Write two "
+        "small helpers first: one takes a free block (count 1), one drops a holder (count - 1, and free again at 0).",
+        "append has three cases, from the length and the last block's count: the block is full; it has room and is "
+        "shared; it has room and is private. Only the first two need a block.",
+        "Before anything is changed, check the id and count the blocks that the call needs. Then a failure has "
+        "nothing to undo. And fork needs list(parent's table), not the table itself.",
+    ),
+    "prefix_caching": (
+        "Give every full block of a prompt a key that stands for its tokens and for all tokens before it: "
+        "key = hash((key of the block before, its tokens)). Keep key -> block.",
+        "A new prompt walks its keys from the front and stops at the first that is not found. Leave out the block of "
+        "the last token. Take the blocks that were found out of the free ones before you take new ones.",
+        "Forget a block's key when the block is taken for something new, not when it is freed. Free a table from its "
+        "end, and take the block that has been free for longest.",
     ),
 }
 

@@ -8,10 +8,12 @@ Every check takes `seed=`, so that a grader can draw cases of its own.
 from lessonlib.check.decode_roofline import decode_step, largest_batch
 from lessonlib.check.harness import CheckFailed, NotWritten
 from lessonlib.check.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, max_batch
+from lessonlib.check.paged_memory import block_allocator
 
 __all__ = [
     "CheckFailed",
     "NotWritten",
+    "block_allocator",
     "decode_step",
     "kv_bytes_per_sequence",
     "kv_bytes_per_token",

@@ -88,7 +88,8 @@ def _attempt(action: Callable[..., Any], args: tuple) -> tuple[Any, tuple[str, .
         raise
     except (Exception, SystemExit) as error:
         names = [c.__name__ for c in type(error).__mro__ if c not in (Exception, BaseException, object)]
-        return None, tuple(names), f"{type(error).__name__}: {error}{where_raised(error)}"
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return None, tuple(names), text + where_raised(error)
 
 
 def _read(target: Any, fields: Mapping[str, int | None]) -> tuple[dict[str, Any], str]:

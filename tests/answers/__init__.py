@@ -33,6 +33,6 @@ class Answers:
 
 def all_parts() -> dict[str, Answers]:
     """Every part of the course with its answers."""
-    from tests.answers import decode_roofline, kv_cache
+    from tests.answers import decode_roofline, kv_cache, paged_memory
 
-    return {**kv_cache.PARTS, **decode_roofline.PARTS}
+    return {**kv_cache.PARTS, **decode_roofline.PARTS, **paged_memory.PARTS}
