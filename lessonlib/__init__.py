@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lessonlib import check, figures, hint, plots, quiz
     from lessonlib.gpus import GPUS, Gpu
     from lessonlib.models import MODELS, ModelConfig
-    from lessonlib.records import BatchingResult, DecodeStep, OutOfBlocks, Request
+    from lessonlib.records import Admission, BatchingResult, DecodeStep, OutOfBlocks, Request
 
 try:
     __version__ = version("lessonlib")
@@ -31,12 +31,14 @@ _HOME = {
     "OutOfBlocks": "lessonlib.records",
     "Request": "lessonlib.records",
     "BatchingResult": "lessonlib.records",
+    "Admission": "lessonlib.records",
 }
 _MODULES = ("check", "figures", "hint", "plots", "quiz")
 
 __all__ = [
     "GPUS",
     "MODELS",
+    "Admission",
     "BatchingResult",
     "DecodeStep",
     "Gpu",

@@ -75,3 +75,16 @@ class BatchingResult:
     slot_use: float
     mean_latency: float
     schedule: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What the capstone's admission rule says of one waiting request.
+
+    Args:
+        answer: "now" (joins this step), "later" (waits), or "never" (larger than the pool: refuse it).
+        n_tokens: tokens of it to compute in this step; 0 unless it joins now.
+    """
+
+    answer: Literal["now", "later", "never"]
+    n_tokens: int

@@ -329,9 +329,9 @@ def _global_random_state() -> tuple[object, ...]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equality that also works for arrays and for containers of arrays."""
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and np.array_equal(a, b)
+    """Equality that also works for arrays, of numpy or torch, and for containers of them."""
+    if hasattr(a, "shape") and hasattr(b, "shape"):  # arrays of numpy or torch
+        return type(a) is type(b) and a.shape == b.shape and bool((a == b).all())
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
     return bool(a == b)
@@ -420,7 +420,8 @@ def _reproduces(mistake: Mistake, case: tuple[Any, ...], got: float) -> bool:
 def part(name: str, seconds: float = 5.0) -> Callable[[Callable[[Answer, int], str]], Callable[..., None]]:
     """Make a check of one exercise part out of a function that gets the `Answer` and a seed.
 
-    The function returns what was verified, in a few words. The check prints that as one line and returns None.
+    The function returns what was verified, in a few words. The check prints that as one line and returns None. Its
+    attribute `answer_name` is the name below.
 
     Args:
         name: the name of the learner's function or class.
@@ -437,6 +438,7 @@ def part(name: str, seconds: float = 5.0) -> Callable[[Callable[[Answer, int], s
                 raise failure.with_traceback(None) from None
             print(f"✓ {name}: {verified}")
 
+        check.answer_name = name  # type: ignore[attr-defined]
         return check
 
     return decorate
