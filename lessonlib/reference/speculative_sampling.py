@@ -1,4 +1,4 @@
-"""Reference answers of exercise 4: speculative sampling."""
+"""Reference answers of exercise 4: one round of speculative sampling, and what it gains."""
 
 from __future__ import annotations
 
@@ -6,86 +6,82 @@ import numpy as np
 
 
 def speculative_round(p: np.ndarray, q: np.ndarray, rng: np.random.Generator) -> list[int]:
-    """One round: γ tokens are drafted from q, and one pass of the target accepts, replaces or extends them.
+    """One round of speculative sampling: draft γ tokens from q, keep what the target p allows, add one of the target's.
 
-    Each emitted token has exactly the target's distribution (Leviathan et al. 2023, arXiv:2211.17192, algorithm 1;
-    Chen et al. 2023, arXiv:2302.01318).
+    Draft token i is accepted with probability min(1, p[i] / q[i]). The first rejection ends the round with a token
+    from max(0, p[i] - q[i]), normalised. After γ acceptances a bonus token comes from p[γ]. Every emitted token then
+    follows p exactly (Leviathan et al. 2023, arXiv:2211.17192, algorithm 1; Chen et al. 2023, arXiv:2302.01318).
 
     Args:
-        p: target distributions, shape (γ + 1, V); row i belongs to position i, and the last row to the bonus token.
-        q: draft distributions, shape (γ, V); γ may be 0.
-        rng: where every random number comes from.
+        p: shape (γ + 1, V): the target's law at each position; rows sum to 1. γ may be 0.
+        q: shape (γ, V): the draft's law at each position; rows sum to 1.
+        rng: where all randomness comes from.
 
     Returns:
-        The emitted tokens, 1 to γ + 1 ints: the accepted drafts, then one token more, from the residual of the
-        rejected position or, after γ acceptances, from the last row of p.
+        The tokens of the round, 1 to γ + 1 ints.
 
     Raises:
-        ValueError: the shapes do not belong together, or a row is not a distribution (entries ≥ 0 with sum 1).
+        ValueError: the shapes do not match, or a row has a negative entry or does not sum to 1.
     """
-    p, q = _distributions("p", p), _distributions("q", q)
-    gamma, V = len(q), p.shape[1]
-    if p.shape[0] != gamma + 1 or q.shape[1] != V:
-        raise ValueError(f"p must have one row more than q and as many columns, got shapes {p.shape} and {q.shape}")
-    tokens = []
-    for i in range(gamma):
-        x = int(rng.choice(V, p=q[i]))
-        if rng.random() * q[i, x] < p[i, x]:  # strictly: a token with p = 0 is never kept
-            tokens.append(x)
-            continue
-        residual = np.maximum(p[i] - q[i], 0)
-        total = residual.sum()
-        # Where p and q differ by rounding alone, the residual can be zero: p itself is the limit.
-        law = residual / total if total > 0 else p[i]
-        return [*tokens, int(rng.choice(V, p=law))]
-    return [*tokens, int(rng.choice(V, p=p[gamma]))]
+    p, q = np.asarray(p, dtype=float), np.asarray(q, dtype=float)
+    if p.ndim != 2 or q.shape != (len(p) - 1, p.shape[1]):
+        raise ValueError(f"p and q must have shapes (γ + 1, V) and (γ, V), got {p.shape} and {q.shape}")
+    for name, rows in (("p", p), ("q", q)):
+        if not (np.all(rows >= 0) and np.allclose(rows.sum(axis=1), 1, atol=1e-4)):
+            raise ValueError(f"rows of {name} must be probabilities that sum to 1, got sums {rows.sum(axis=1)}")
 
+    def draw(weights: np.ndarray) -> int:
+        return int(rng.choice(len(weights), p=weights / weights.sum()))
 
-def _distributions(name: str, rows: np.ndarray) -> np.ndarray:
-    """The rows as float64 that sum to 1 to the last digit, where they did up to float32 rounding."""
-    rows = np.asarray(rows, dtype=float)
-    if rows.ndim != 2:
-        raise ValueError(f"{name} must have two dimensions, positions and tokens, got shape {rows.shape}")
-    sums = rows.sum(axis=1, keepdims=True)
-    if not (np.all(rows >= 0) and np.all(np.abs(sums - 1) <= 1e-5)):
-        raise ValueError(f"every row of {name} must be a distribution, entries ≥ 0 with sum 1; sums {sums.ravel()}")
-    return rows / sums
+    drafted = [draw(row) for row in q]
+    for i, token in enumerate(drafted):
+        # Strictly less: with <=, a draw of 0 would accept a token that p rules out.
+        if not rng.random() * q[i, token] < p[i, token]:
+            residual = np.maximum(0, p[i] - q[i])
+            # Where p and q differ by rounding alone, the residual may be all zero: p is then the law to draw from.
+            return [*drafted[:i], draw(residual if residual.any() else p[i])]
+    return [*drafted, draw(p[-1])]
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
-    """Mean number of tokens per target pass: 1 + α + α² + … + α^γ (Leviathan et al. 2023, equation 1).
+    """Mean number of tokens that one target pass gives: (1 - α^(γ + 1)) / (1 - α).
+
+    Holds where every draft token is accepted with probability α, independently (Leviathan et al. 2023,
+    arXiv:2211.17192, equation 1).
 
     Args:
-        alpha: α, the probability that a draft token is accepted, in [0, 1], the same and independent at each position.
-        gamma: γ, drafted tokens per round, at least 0.
+        alpha: acceptance rate, from 0 to 1.
+        gamma: draft length γ, at least 0.
 
     Returns:
-        (1 − α^(γ+1)) / (1 − α), and γ + 1 where α = 1.
+        Tokens per target pass: 1 for γ = 0, and γ + 1 for α = 1.
 
     Raises:
         ValueError: alpha is outside [0, 1], or gamma is negative or not whole.
     """
-    if not 0 <= alpha <= 1 or gamma < 0 or gamma != int(gamma):
-        raise ValueError(f"alpha must lie in [0, 1] and gamma be a whole number ≥ 0, got {alpha!r} and {gamma!r}")
-    # Tail sums: token j + 1 is emitted if j drafts are accepted. Unlike the quotient, the sum is exact near α = 1.
-    return sum(alpha**j for j in range(int(gamma) + 1))
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"alpha is a probability, from 0 to 1, got {alpha!r}")
+    if gamma < 0 or gamma != int(gamma):
+        raise ValueError(f"gamma must be a whole number of at least 0, got {gamma!r}")
+    # P(at least j drafts accepted) = α^j. As a sum, α = 1 needs no case of its own.
+    return sum(float(alpha) ** j for j in range(int(gamma) + 1))
 
 
 def speedup(alpha: float, gamma: int, c: float) -> float:
-    """How many times faster tokens come than from the target alone (Leviathan et al. 2023, theorem 3.8).
+    """Speed-up of speculative decoding over plain decoding, S (Leviathan et al. 2023, arXiv:2211.17192, theorem 3.8).
 
-    A round costs γ draft steps and one target pass, which is taken to last as long as one decode step.
+    A round takes the time of one target step and of γ draft steps, 1 + γ·c target steps in all.
 
     Args:
-        alpha: α, the acceptance rate, in [0, 1].
-        gamma: γ, drafted tokens per round, at least 0.
+        alpha: acceptance rate, from 0 to 1.
+        gamma: draft length γ, at least 0.
         c: time of a draft step / time of a target step, at least 0.
 
     Returns:
-        S = E[tokens per target pass] / (1 + γ·c).
+        S = expected_tokens(α, γ) / (1 + γ·c): below 1 where the draft costs more than it gains.
 
     Raises:
-        ValueError: c is negative or not a number, or `expected_tokens` refuses alpha or gamma.
+        ValueError: alpha is outside [0, 1], or gamma or c is negative, or gamma is not whole.
     """
     if not c >= 0:
         raise ValueError(f"c must be at least 0, got {c!r}")
