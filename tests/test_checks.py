@@ -20,8 +20,8 @@ def run(part: str, answer: object, seed: int = 0) -> None:
 
 
 def reference_of(part: str) -> object:
-    """The reference answer; the check of a class is named in snake case."""
-    return getattr(reference, part, None) or getattr(reference, part.title().replace("_", ""))
+    """The reference answer of a check."""
+    return getattr(reference, getattr(check, part).answer_name)
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -8,7 +8,7 @@ Every check takes `seed=`, so that a grader can draw cases of its own.
 from lessonlib.check.decode_roofline import decode_step, largest_batch
 from lessonlib.check.harness import CheckFailed, NotWritten
 from lessonlib.check.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, max_batch
-from lessonlib.check.paged_memory import block_allocator
+from lessonlib.check.paged_memory import block_allocator, prefix_caching
 
 __all__ = [
     "CheckFailed",
@@ -19,4 +19,5 @@ __all__ = [
     "kv_bytes_per_token",
     "largest_batch",
     "max_batch",
+    "prefix_caching",
 ]

@@ -8,7 +8,7 @@ with the first call that breaks a rule.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from lessonlib.check.harness import show
 from lessonlib.check.objects import Call, Seen
@@ -133,6 +133,8 @@ class BlockRules:
         block_size: tokens per block.
     """
 
+    why: ClassVar[dict[str, str]] = WHY
+
     def __init__(self, n_blocks: int, block_size: int) -> None:
         self.n_blocks, self.block_size = n_blocks, block_size
         self.state = State({}, {}, [0] * n_blocks, n_blocks)
@@ -206,8 +208,12 @@ class BlockRules:
     # --- calls that must fail ---------------------------------------------------------------------------
 
     def _is_repeated(self, call: Call) -> bool:
-        new_id = {"allocate": call.args[0], "fork": call.args[-1]}.get(call.method)
-        return new_id is not None and new_id in self.state.tables
+        return call.method in ("allocate", "fork") and self._subject(call) in self.state.tables
+
+    @staticmethod
+    def _subject(call: Call) -> Any:
+        """The sequence whose table a call makes or changes."""
+        return call.args[1] if call.method == "fork" else call.args[0]
 
     def _is_unknown(self, call: Call) -> bool:
         return call.method in ("append", "fork", "free") and call.args[0] not in self.state.tables
@@ -262,7 +268,7 @@ class BlockRules:
     def judge_result(self, call: Call, value: Any, after: State) -> None:
         """Judge what a call returned and changed."""
         tables, lengths = dict(self.state.tables), dict(self.state.lengths)
-        changed = call.args[-1] if call.method == "fork" else call.args[0]
+        changed = self._subject(call)
         if call.method == "free":
             del tables[changed], lengths[changed]
         else:

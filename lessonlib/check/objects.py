@@ -70,14 +70,19 @@ def replay(
         if errors:
             return seen
         objects.append(made)
-    for method, args, on in calls:
-        given = copy.deepcopy(args)
-        value, errors, message = _attempt(lambda *a, on=on, method=method: getattr(objects[on], method)(*a), given)
-        state, trouble = _read(objects[on], fields)
-        if not same(given, args):
-            trouble = f"the call changed its arguments to {show(given)}"
-        seen.append(Seen(plain(value), errors, message, state, trouble))
+    for call in calls:
+        seen.append(observe(objects[call.on], call, fields))
     return seen
+
+
+def observe(target: Any, call: Call, fields: Mapping[str, int | None]) -> Seen:
+    """Make one call on an object, and note what came of it."""
+    given = copy.deepcopy(call.args)
+    value, errors, message = _attempt(lambda *args: getattr(target, call.method)(*args), given)
+    state, trouble = _read(target, fields)
+    if not same(given, call.args):
+        trouble = f"the call changed its arguments to {show(given)}"
+    return Seen(plain(value), errors, message, state, trouble)
 
 
 def _attempt(action: Callable[..., Any], args: tuple) -> tuple[Any, tuple[str, ...], str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import heapq
 import random
 from collections import Counter, UserDict, defaultdict, deque
@@ -10,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lessonlib import OutOfBlocks
-from lessonlib.reference import BlockAllocator
+from lessonlib.reference import BlockAllocator, PrefixCachingAllocator
 from tests.answers import Answers, Wrong
 
 # --- BlockAllocator: right ------------------------------------------------------------------------------
@@ -891,4 +893,445 @@ BLOCK_ALLOCATOR = Answers(
     },
 )
 
-PARTS = {"block_allocator": BLOCK_ALLOCATOR}
+# --- PrefixCachingAllocator: right ----------------------------------------------------------------------
+
+
+def _is_count(tokens):
+    return isinstance(tokens, int | np.integer)
+
+
+class PrefixTuples(FirstInFirstOut):
+    """The key of a block is the whole prompt up to its end; the latest block with a content wins."""
+
+    def __init__(self, n_blocks, block_size):
+        super().__init__(n_blocks, block_size)
+        self.found, self.key_of = {}, {}
+
+    def _new(self, need):
+        if need > self.n_free:
+            raise OutOfBlocks
+        blocks = list(self.queue)[:need]
+        for block in blocks:
+            key = self.key_of.pop(block, None)
+            if self.found.get(key) == block:
+                del self.found[key]
+        return super()._new(need)
+
+    def allocate(self, seq_id, tokens):
+        if _is_count(tokens):
+            super().allocate(seq_id, tokens)
+            return 0
+        if seq_id in self.block_tables:
+            raise ValueError(seq_id)
+        size, hits = self.block_size, []
+        while len(hits) < (len(tokens) - 1) // size and tuple(tokens[: (len(hits) + 1) * size]) in self.found:
+            hits.append(self.found[tuple(tokens[: (len(hits) + 1) * size])])
+        need = -(-len(tokens) // size) - len(hits)
+        if need + sum(block in self.queue for block in hits) > self.n_free:
+            raise OutOfBlocks
+        for block in hits:
+            if block in self.queue:
+                self.queue.remove(block)
+                self.n_free -= 1
+            self._hold(block, +1)
+        self.block_tables[seq_id], self.lengths[seq_id] = hits + self._new(need), len(tokens)
+        for i, block in enumerate(self.block_tables[seq_id][: len(tokens) // size]):
+            self.key_of[block] = tuple(tokens[: (i + 1) * size])
+            self.found[self.key_of[block]] = block
+        return len(hits) * size
+
+    def preempt(self):
+        seq_id = list(self.block_tables)[-1]
+        result = [seq_id, self.lengths[seq_id]]
+        self.free(seq_id)
+        return result
+
+
+class Scan(OnlyTables):
+    """No keys at all: every block remembers its content and when it was last held, and a hit is searched for."""
+
+    def __init__(self, n_blocks, block_size):
+        super().__init__(n_blocks, block_size)
+        self.content = [None] * n_blocks
+        self.held_until = [(-1, 0)] * n_blocks
+        self.clock = 0
+
+    def free_blocks(self, need):
+        idle = [block for block, count in enumerate(self.ref_counts) if count == 0]
+        idle.sort(key=lambda block: self.held_until[block])
+        if len(idle) < need:
+            raise OutOfBlocks
+        for block in idle[:need]:
+            self.content[block] = None
+        return idle[:need]
+
+    def allocate(self, seq_id, tokens):
+        if _is_count(tokens):
+            super().allocate(seq_id, tokens)
+            return np.int64(0)
+        if seq_id in self.lengths:
+            raise ValueError(seq_id)
+        size = self.block_size
+        prompt = [tuple(tokens[:end]) for end in range(size, len(tokens) + 1, size)]
+        table = []
+        for content in prompt[: (len(tokens) - 1) // size]:
+            if content not in self.content:
+                break
+            table.append(self.content.index(content))
+        n_hits, total = len(table), -(-len(tokens) // size)
+        if total - n_hits > self.n_free - sum(self.ref_counts[block] == 0 for block in table):
+            raise OutOfBlocks
+        self.block_tables[seq_id], self.lengths[seq_id] = table, len(tokens)
+        table += self.free_blocks(total - n_hits)
+        for block, content in zip(table, prompt, strict=False):
+            self.content[block] = content
+        return np.int64(n_hits * size)
+
+    def free(self, seq_id):
+        if seq_id not in self.lengths:
+            raise KeyError(seq_id)
+        self.clock += 1
+        for i, block in enumerate(self.block_tables[seq_id]):
+            self.held_until[block] = (self.clock, -i)
+        super().free(seq_id)
+
+    def preempt(self):
+        *_, newest = self.lengths
+        n = self.lengths[newest]
+        self.free(newest)
+        return newest, n
+
+
+class Node:
+    """A block's content in a tree: the path from the root is the prompt."""
+
+    def __init__(self, parent=None):
+        self.parent, self.children, self.blocks = parent, {}, []
+
+
+class Tree(BlockAllocator):
+    """A tree of contents, as in a radix cache. A node keeps every block that has its content."""
+
+    def __init__(self, n_blocks, block_size):
+        super().__init__(n_blocks, block_size)
+        self.root, self.node_of = Node(), {}
+
+    def allocate(self, seq_id, tokens):
+        if _is_count(tokens):
+            return super().allocate(seq_id, tokens)
+        self._must_be_new(seq_id)
+        size, node, hits = self.block_size, self.root, []
+        pages = [tuple(tokens[i : i + size]) for i in range(0, len(tokens) - size + 1, size)]
+        for page in pages[: (len(tokens) - 1) // size]:
+            node = node.children.get(page)
+            if node is None or not node.blocks:
+                break
+            hits.append(max(node.blocks, key=lambda block: self.ref_counts[block]))
+        n_new = -(-len(tokens) // size) - len(hits)
+        self._must_be_free(n_new + sum(block in self._free for block in hits))
+        for block in hits:
+            self._free.pop(block, 0)
+            self.ref_counts[block] += 1
+        self.block_tables[seq_id] = hits + [self._take() for _ in range(n_new)]
+        self.lengths[seq_id] = len(tokens)
+        node = self.root
+        for page, block in zip(pages, self.block_tables[seq_id], strict=False):
+            node = node.children.setdefault(page, Node(node))
+            if block not in node.blocks:
+                node.blocks.append(block)
+                self.node_of[block] = node
+        return size * len(hits)
+
+    def _take(self):
+        block = super()._take()
+        if block in self.node_of:
+            self.node_of.pop(block).blocks.remove(block)
+        return block
+
+    def preempt(self):
+        for seq_id in reversed(self.block_tables):
+            n = self.lengths[seq_id]
+            self.free(seq_id)
+            return seq_id, n
+
+
+class StringKeys(PrefixCachingAllocator):
+    """Keys are text."""
+
+    def _chain(self, tokens):
+        text = ",".join(str(int(token)) for token in tokens)
+        ends = range(self.block_size, len(tokens) + 1, self.block_size)
+        return [(",".join(text.split(",")[:end]), end) for end in ends]
+
+
+class Digests(PrefixCachingAllocator):
+    """Keys are chained SHA-256 digests, and nothing else is compared."""
+
+    def _chain(self, tokens):
+        chain, digest = [], b""
+        for i in range(len(tokens) // self.block_size):
+            page = np.asarray(tokens[i * self.block_size : (i + 1) * self.block_size], dtype=np.int64)
+            digest = hashlib.sha256(digest + page.tobytes()).digest()
+            chain.append((digest, None))
+        return chain
+
+
+class EmptyFirst(PrefixCachingAllocator):
+    """Blocks without findable content are reused before any others, the last freed first."""
+
+    def _take(self):
+        empty = [block for block in self._free if block not in self._content]
+        if empty:
+            self._free.move_to_end(empty[-1], last=False)
+        return super()._take()
+
+
+class Restores(PrefixCachingAllocator):
+    """Changes as it goes; when that fails, a copy of the state from before is put back."""
+
+    def _try(self, name, *args):
+        before = copy.deepcopy(self.__dict__)
+        try:
+            return getattr(super(), name)(*args)
+        except Exception:
+            self.__dict__ = before
+            raise
+
+    def _must_be_free(self, n_needed):
+        pass
+
+    def _take(self):
+        if not self._free:
+            raise OutOfBlocks
+        return super()._take()
+
+    def allocate(self, seq_id, tokens):
+        return self._try("allocate", seq_id, tokens)
+
+    def append(self, seq_id):
+        return self._try("append", seq_id)
+
+
+class Numbered(PrefixCachingAllocator):
+    """Every content has a number of its own, and a block's key is the number before it and its tokens."""
+
+    def __init__(self, n_blocks, block_size):
+        super().__init__(n_blocks, block_size)
+        self.numbers = {}
+
+    def _chain(self, tokens):
+        chain, number = [], 0
+        for end in range(self.block_size, len(tokens) + 1, self.block_size):
+            key = (number, *tokens[end - self.block_size : end])
+            number = self.numbers.setdefault(key, len(self.numbers) + 1)
+            chain.append((number, ()))
+        return chain
+
+
+# --- PrefixCachingAllocator: wrong ----------------------------------------------------------------------
+
+
+def _wrong_cache(**methods):
+    return _wrong(PrefixCachingAllocator, **methods)
+
+
+def _right_allocate(self, seq_id, tokens, count_free_hits=True, claim=True, raise_counts=True, new_first=False):
+    """allocate of the reference, with parts of it that can be left out."""
+    if _is_count(tokens):
+        BlockAllocator.allocate(self, seq_id, tokens)
+        return 0
+    self._must_be_new(seq_id)
+    hits = self._find(tokens)
+    n_new = -(-len(tokens) // self.block_size) - len(hits)
+    self._must_be_free(n_new + sum(not self.ref_counts[b] for b in hits) * count_free_hits)
+    new = [self._take() for _ in range(n_new)] if new_first else []
+    for block in hits:
+        if claim:
+            self._free.pop(block, None)
+        self.ref_counts[block] += raise_counts
+    new = new or [self._take() for _ in range(n_new)]
+    self.block_tables[seq_id], self.lengths[seq_id] = hits + new, len(tokens)
+    self._remember(tokens, self.block_tables[seq_id])
+    return len(hits) * self.block_size
+
+
+def _allocating(**options):
+    return _wrong_cache(allocate=lambda self, seq_id, tokens: _right_allocate(self, seq_id, tokens, **options))
+
+
+def _returning(change):
+    """allocate that is right but for what it returns."""
+    return _wrong_cache(
+        allocate=lambda self, s, tokens: change(self, tokens, PrefixCachingAllocator.allocate(self, s, tokens))
+    )
+
+
+def _finding(change):
+    return _wrong_cache(_find=lambda self, tokens: change(self, tokens, PrefixCachingAllocator._find(self, tokens)))
+
+
+def _keyed_by(key_of):
+    """Keys that leave something out."""
+
+    def _chain(self, tokens):
+        ends = range(self.block_size, len(tokens) + 1, self.block_size)
+        return [(key_of(tokens, end - self.block_size, end), ()) for end in ends]
+
+    def _find(self, tokens):
+        hits = []
+        for key, _ in self._chain(tokens[:-1]):
+            if key not in self._block_of or self._block_of[key] in hits:
+                break
+            hits.append(self._block_of[key])
+        return hits
+
+    return _wrong_cache(_chain=_chain, _find=_find)
+
+
+def whole_prompt(self, tokens, hits):
+    return PrefixCachingAllocator._find(self, [*tokens, 0])
+
+
+def whole_prompt_right_count(self, seq_id, tokens):
+    cached = PrefixCachingAllocator.allocate(self, seq_id, tokens)
+    return cached if _is_count(tokens) else min(cached, (len(tokens) - 1) // self.block_size * self.block_size)
+
+
+def shares_partial(self, seq_id, tokens):
+    """A prompt that begins like one which is running takes its last, partial block as well."""
+    if not _is_count(tokens) and seq_id not in self.block_tables:
+        self.prompts = getattr(self, "prompts", {})
+        for other, prompt in self.prompts.items():
+            rest = len(prompt) % self.block_size
+            if rest and other in self.block_tables and tokens[: len(prompt)] == prompt and len(tokens) > len(prompt):
+                if len(prompt) != self.lengths[other] or len(tokens) > len(prompt) - rest + self.block_size:
+                    continue
+                BlockAllocator.fork(self, other, seq_id)
+                self.lengths[seq_id] = len(tokens)
+                return len(prompt) - rest
+        self.prompts[seq_id] = list(tokens)
+    return PrefixCachingAllocator.allocate(self, seq_id, tokens)
+
+
+def forgets_when_freed(self, seq_id):
+    BlockAllocator.free(self, seq_id)
+    for block in [block for block in self._content if self.ref_counts[block] == 0]:
+        del self._block_of[self._content.pop(block)[0]]
+
+
+def keeps_keys(self):
+    return BlockAllocator._take(self)
+
+
+def finds_without_comparing(self, tokens):
+    hits = []
+    for chained, _ in self._chain(tokens[:-1]):
+        if chained not in self._block_of or self._block_of[chained] in hits:
+            break
+        hits.append(self._block_of[chained])
+    return hits
+
+
+def most_recent_first(self):
+    cached = [block for block in self._free if block in self._content]
+    if cached and len(cached) == len(self._free):
+        self._free.move_to_end(cached[-1], last=False)
+    return PrefixCachingAllocator._take(self)
+
+
+def cached_first(self):
+    cached = [block for block in self._free if block in self._content]
+    if cached:
+        self._free.move_to_end(cached[0], last=False)
+    return PrefixCachingAllocator._take(self)
+
+
+def frees_from_the_front(self, seq_id):
+    self._must_exist(seq_id)
+    del self.lengths[seq_id]
+    for block in self.block_tables.pop(seq_id):
+        self.ref_counts[block] -= 1
+        if self.ref_counts[block] == 0:
+            self._free[block] = None
+
+
+def remembers_before_the_check(self, seq_id, tokens):
+    if not _is_count(tokens) and seq_id not in self.block_tables:
+        self._remember(tokens, list(self._free))
+    return PrefixCachingAllocator.allocate(self, seq_id, tokens)
+
+
+def _preempting(choose=None, n_of=None, free=None, result=None):
+    def preempt(self):
+        seq_id = (choose or (lambda self: list(self.block_tables)[-1]))(self)
+        n = (n_of or (lambda self, s: self.lengths[s]))(self, seq_id)
+        (free or type(self).free)(self, seq_id)
+        return result(seq_id, n) if result else (seq_id, n)
+
+    return _wrong_cache(preempt=preempt)
+
+
+def prompt_length(self, seq_id):
+    return min(self.lengths[seq_id], len(self.block_tables[seq_id]) * self.block_size - self.block_size + 1)
+
+
+PREFIX_CACHING = Answers(
+    right=[PrefixTuples, Scan, Tree, StringKeys, Digests, EmptyFirst, Restores, Numbered],
+    wrong={
+        "never finds": Wrong(_finding(lambda self, tokens, hits: []), "no-sharing"),
+        "one too few": Wrong(_finding(lambda self, tokens, hits: hits[:-1])),
+        "at most one": Wrong(_finding(lambda self, tokens, hits: hits[:1]), "stops-too-early"),
+        "forgets when freed": Wrong(_wrong_cache(free=forgets_when_freed), "forgotten-when-freed"),
+        "keeps keys": Wrong(_wrong_cache(_take=keeps_keys, _find=finds_without_comparing), "stale-hit"),
+        "not chained": Wrong(_keyed_by(lambda t, start, end: hash(tuple(t[start:end]))), "not-chained"),
+        "chained by position": Wrong(_keyed_by(lambda t, start, end: (start, *t[start:end])), "not-chained"),
+        "order ignored": Wrong(_keyed_by(lambda t, start, end: tuple(sorted(t[:end]))), "weak-key"),
+        "sum of tokens": Wrong(_keyed_by(lambda t, start, end: (end, sum(t[:end]))), "weak-key"),
+        "last token and length": Wrong(_keyed_by(lambda t, start, end: (end, t[end - 1])), "weak-key"),
+        "shares partial blocks": Wrong(_wrong_cache(allocate=shares_partial), "shares-partial-block"),
+        "whole prompt": Wrong(_finding(whole_prompt), "whole-prompt-cached"),
+        "whole prompt, right count": Wrong(
+            _wrong_cache(
+                _find=lambda self, tokens: PrefixCachingAllocator._find(self, [*tokens, 0]),
+                allocate=whole_prompt_right_count,
+            ),
+            "whole-prompt-cached",
+        ),
+        "counts blocks": Wrong(_returning(lambda self, t, n: n // self.block_size), "counts-blocks"),
+        "returns None": Wrong(_returning(lambda self, t, n: None), "no-count"),
+        "returns what is left": Wrong(_returning(lambda self, t, n: 0 if _is_count(t) else len(t) - n)),
+        "one token more": Wrong(_returning(lambda self, t, n: n + 1 if n else 0), "wrong-count"),
+        "always 0": Wrong(_returning(lambda self, t, n: 0)),
+        "returns text": Wrong(_returning(lambda self, t, n: f"{n} tokens")),
+        "free hits not counted": Wrong(_allocating(count_free_hits=False)),
+        "free hits not claimed": Wrong(_allocating(claim=False), "hit-on-free-block"),
+        "hits without counts": Wrong(_allocating(raise_counts=False), "hits-without-counts"),
+        "new ones first": Wrong(_allocating(new_first=True)),
+        "hits need blocks": Wrong(
+            _wrong_cache(
+                allocate=lambda self, s, t: (
+                    self._must_be_free(-(-(t if _is_count(t) else len(t)) // self.block_size)),
+                    PrefixCachingAllocator.allocate(self, s, t),
+                )[1]
+            ),
+        ),
+        "most recent first": Wrong(_wrong_cache(_take=most_recent_first)),
+        "cached first": Wrong(_wrong_cache(_take=cached_first), "evicts-before-unused"),
+        "prefix first": Wrong(_wrong_cache(free=frees_from_the_front), "evicts-prefix-first"),
+        "remembers before the check": Wrong(_wrong_cache(allocate=remembers_before_the_check)),
+        "only counts": Wrong(_wrong(BlockAllocator, preempt=PrefixCachingAllocator.preempt)),
+        "preempts the oldest": Wrong(_preempting(lambda self: next(iter(self.block_tables))), "preempts-oldest"),
+        "preempts the longest": Wrong(
+            _preempting(lambda self: max(self.lengths, key=self.lengths.get)),
+        ),
+        "prompt only": Wrong(_preempting(n_of=prompt_length)),
+        "returns the id": Wrong(_preempting(result=lambda seq_id, n: seq_id)),
+        "preempt leaks": Wrong(_preempting(free=free_leaks), "leak"),
+        "preempt frees shared": Wrong(_preempting(free=free_shared), "frees-shared-blocks"),
+        "no preempt": Wrong(_wrong_cache(preempt=None)),
+        "a broken allocator": Wrong(_wrong_cache(fork=fork_same_list), "shares-the-list"),
+        "half written": Wrong(_wrong_cache(preempt=lambda self: Starter.append(self, 0)), "not-written"),
+    },
+)
+
+PARTS = {"block_allocator": BLOCK_ALLOCATOR, "prefix_caching": PREFIX_CACHING}
