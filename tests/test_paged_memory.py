@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lessonlib import OutOfBlocks
+from lessonlib import OutOfBlocks, check
 from lessonlib.check.block_rules import BlockRules, fields
 from lessonlib.check.harness import Answer
 from lessonlib.check.objects import Call, Seen, observe, replay
@@ -357,3 +358,30 @@ def test_short_form_of_calls() -> None:
         Call("append", (7,)),
         Call("free", ("B",)),
     )
+
+
+class Elsewhere:
+    """Stands for a class in another process: only pickled calls go there, and only pickled replies come back."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        self.n_messages = 0
+
+    def __call__(self, *args: Any) -> Any:
+        raise AssertionError("the check must not make objects here")
+
+    def replay(self, *message: Any) -> list[tuple]:
+        self.n_messages += 1
+        return pickle.loads(
+            pickle.dumps([tuple(entry) for entry in replay(self.cls, *pickle.loads(pickle.dumps(message)))])
+        )
+
+
+def test_checks_work_across_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    right = Elsewhere(PrefixCachingAllocator)
+    check.block_allocator(right)
+    check.prefix_caching(right)
+    assert right.n_messages < 500
+    with pytest.raises(check.CheckFailed) as caught:
+        check.block_allocator(Elsewhere(BLOCK_ALLOCATOR.wrong["no copy-on-write"].answer))
+    assert caught.value.mistake == "no-copy-on-write"
