@@ -22,7 +22,7 @@ const path = (points, look) => tag("path", { d: "M" + points.map((p) => p.map((v
 const keys = (x, y, width, entries) => {
   let [svg, left, top] = ["", x, y];
   for (const [look, words] of entries) {
-    const wide = 22 + words.length * 6.7;
+    const wide = 24 + words.length * 6.6;
     if (left > x && left + wide > x + width + 12) [left, top] = [x, top + 17];
     svg += rect(left, top - 9, 10, 10, look) + text(left + 14, top, words);
     left += wide;

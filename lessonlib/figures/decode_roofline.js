@@ -120,7 +120,7 @@ const figure = {
       readings: [
         ["t_step", "Step time = TPOT", milliseconds(step.t_step), step.t_step],
         ["tokens_per_s", "Tokens/s", three(step.tokens_per_s), step.tokens_per_s],
-        ["intensity", `FLOP/byte (R = ${fixed(gpu.peak_flops / gpu.bandwidth)})`, three(step.flops / step.n_bytes), step.flops / step.n_bytes],
+        ["intensity", "FLOP/byte vs ridge", `${three(step.flops / step.n_bytes)} vs ${fixed(gpu.peak_flops / gpu.bandwidth)}`, step.flops / step.n_bytes],
         ["bound", "Bound by", step.compute_bound ? "compute" : "memory"],
         ["fits", "Sequences that fit", fixed(fits), fits],
       ],

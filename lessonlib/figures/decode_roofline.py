@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import fields, replace
 from typing import Any
 
@@ -64,17 +65,17 @@ def decode_roofline(decode_step: Callable[..., DecodeStep] | None = None) -> int
         decode_step: the learner's `decode_step(B, C, cfg, gpu)`; the reference where it is left out.
     """
     answer = interactive.learners(decode_step, "decode_step")
+    cfg, gpu = MODELS[START["model"]], GPUS[START["gpu"]]
+    points = {}
+    for B in sorted({1, START["B"], *stops(GRIDS[0], START["C"], cfg, gpu)}):
+        args = (B, START["C"], cfg, gpu)
+        points[B] = _checked(answer, args, answer(*args)) if answer else reference(*args)
     grid, yours = GRIDS[0], None
     if answer:
         yours = _compared(answer, grid)
         if len(str(yours)) > BUDGET:
             grid = GRIDS[1]
             yours = _compared(answer, grid)
-    cfg, gpu = MODELS[START["model"]], GPUS[START["gpu"]]
-    points = {}
-    for B in sorted({1, *stops(grid, START["C"], cfg, gpu)}):
-        args = (B, START["C"], cfg, gpu)
-        points[B] = _checked(answer, args) if answer else reference(*args)
     return interactive.figure(
         "decode_roofline",
         title=TITLE,
@@ -113,14 +114,13 @@ def _gpu(gpu: Gpu) -> dict[str, float]:
 # --- a learner's answer -----------------------------------------------------------------------------------
 
 
-def _checked(answer: Answer, args: tuple[Any, ...]) -> DecodeStep:
-    """One call of the learner's function, with every field checked to be there."""
-    result = answer.function(*args)
+def _checked(answer: Answer, args: tuple[Any, ...], result: Any) -> DecodeStep:
+    """What the learner's function returned for `args`, with every field checked to be there."""
     names = [f.name for f in fields(DecodeStep)]
     if any(not hasattr(result, name) for name in names):
         fail(answer.text(args), repr(result), f"a DecodeStep({', '.join(names)})")
     numbers: dict[str, Any] = {
-        name: answer.as_number(getattr(result, name), f"{answer.text(args)}.{name}") for name in names[:-1]
+        name: float(answer.as_number(getattr(result, name), f"{answer.text(args)}.{name}")) for name in names[:-1]
     }
     if result.bound not in ("memory", "compute"):
         fail(f"{answer.text(args)}.bound", repr(result.bound), '"memory" or "compute"')
@@ -143,7 +143,10 @@ def _compared(answer: Answer, grid: Grid) -> dict[str, Any]:
             pairs = []
             for B in stops(grid, key[3], cfg, gpu):
                 now[0] = (B, key[3], cfg, gpu)
-                pairs.append((_checked(answer, now[0]), reference(*now[0])))
+                right = reference(*now[0])
+                # Copies: an answer that changes its arguments must not reach the catalogues.
+                result = answer.function(B, key[3], copy(cfg), copy(gpu))
+                pairs.append((_checked(answer, now[0], result), right))
             ratios = [
                 tuple(_ratio(getattr(got, f.name), getattr(right, f.name)) for got, right in pairs)
                 for f in fields(DecodeStep)
@@ -170,7 +173,7 @@ def _readings(step: DecodeStep, cfg: ModelConfig, gpu: Gpu) -> list[tuple[str, s
     return [
         ("Step time = TPOT", still.milliseconds(step.t_step)),
         ("Tokens/s", still.three(step.tokens_per_s)),
-        (f"FLOP/byte (R = {still.fixed(gpu.ridge_point)})", still.three(step.flops / step.n_bytes)),
+        ("FLOP/byte vs ridge", f"{still.three(step.flops / step.n_bytes)} vs {still.fixed(gpu.ridge_point)}"),
         ("Bound by", step.bound),
         ("Sequences that fit", still.fixed(stops(GRIDS[0], START["C"], cfg, gpu)[-1])),
     ]

@@ -22,6 +22,7 @@ from urllib.parse import quote
 from lessonlib.check.harness import Answer, CheckFailed, NotWritten
 from lessonlib.figures import still
 
+SECONDS = 10.0  # time limit of one call of a learner's answer
 # Characters that may stand for themselves in a data URI inside a double-quoted attribute.
 _SAFE = " !$'()*+,-./:;=@[]_{}|~"
 
@@ -106,7 +107,7 @@ def message(title: str, words: str, details: str = "") -> Figure:
     return Figure(html, "\n".join(filter(None, [f"[figure not drawn] {title}. {words}", details])))
 
 
-def learners(function: Any, name: str, seconds: float = 10.0) -> Answer | None:
+def learners(function: Any, name: str) -> Answer | None:
     """A learner's function, to be called safely; None where the reference is to be drawn.
 
     Raises:
@@ -119,7 +120,7 @@ def learners(function: Any, name: str, seconds: float = 10.0) -> Answer | None:
             f"The figure takes the {'class' if name[0].isupper() else 'function'} itself, as in ({name}); "
             f"got {function!r}."
         )
-    return Answer(function, name, seconds)
+    return Answer(function, name, SECONDS)
 
 
 def or_message(title: str, example: str) -> Callable[[Callable[..., Figure]], Callable[..., Figure]]:

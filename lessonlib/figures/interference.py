@@ -69,7 +69,7 @@ def interference() -> interactive.Figure:
         "interference",
         title=TITLE,
         idea="Choose how its 32,768 tokens are prefilled. The line is the time per token that the 64 others see.",
-        alt="TPOT of the decoding sequences over time, on a log scale, with the SLO of 50 ms and the TTFT of the prompt.",
+        alt="TPOT of the decoding sequences over time, on a log scale, with the SLO line and the TTFT of the prompt.",
         data=data,
         picture=_still(steps),
         height=250,

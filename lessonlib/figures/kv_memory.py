@@ -180,7 +180,7 @@ class Server:
             if len(table) != needed or len(set(table)) != needed or not set(table) <= set(range(N_BLOCKS)):
                 raise Broken(f"{name} has {length} tokens and the blocks {table}: {needed} different blocks hold them.")
         for block in range(N_BLOCKS):
-            holders, said = sum(block in table for table in tables.values()), int(self.allocator.ref_counts[block])
+            holders, said = sum(block in table for table in tables.values()), _count(self.allocator.ref_counts, block)
             if said != holders:
                 raise Broken(f"ref_counts[{block}] is {said}, but {holders} tables hold the block.")
         free = N_BLOCKS - len({block for table in tables.values() for block in table})
@@ -189,7 +189,16 @@ class Server:
 
 
 def _tables(allocator: Allocator) -> dict[str, list[int]]:
-    return {name: [int(block) for block in table] for name, table in allocator.block_tables.items()}
+    """The tables of live sequences; an empty one is of a sequence that was freed."""
+    return {name: [int(block) for block in table] for name, table in allocator.block_tables.items() if len(table)}
+
+
+def _count(ref_counts: Any, block: int) -> int:
+    """How many hold a block: a dict may leave out those that no one does."""
+    try:
+        return int(ref_counts[block])
+    except KeyError:
+        return 0
 
 
 # --- all runs, packed -------------------------------------------------------------------------------------
