@@ -52,6 +52,33 @@ HINTS: dict[str, tuple[str, ...]] = {
         "Forget a block's key when the block is taken for something new, not when it is freed. Free a table from its "
         "end, and take the block that has been free for longest.",
     ),
+    "slot_mapping": (
+        "The token at position p is in logical block p // block_size. Which physical block is that?",
+        "block_table[p // block_size] is the block. Inside it, the token stands at p % block_size.",
+        "A slot counts tokens through the pool: block · block_size + p % block_size.",
+    ),
+    "write_kv": (
+        "Seen as one long row of slots, the pool has shape (n_blocks · block_size, n_kv_heads, head_dim).",
+        "cache.view(-1, *cache.shape[2:]) is that row, and shares its memory with the pool.",
+        "Assign to row[slots] at once: row[torch.tensor(slots)] = k.",
+    ),
+    "paged_attention": (
+        "Start simple: one block at a time, only its first min(block_size, tokens left) slots.",
+        "Keep three running things per head: the highest score, the sum of exp(score − highest), and the values mixed "
+        "by these weights.",
+        "When a block raises the highest score from m to m', multiply the sum and the mix by exp(m − m') before adding.",
+    ),
+    "admit": (
+        "A request needs blocks for its prompt and for one token more. How many blocks is that, rounded up?",
+        "Go through the queue in order. The first one that must wait makes everyone behind it wait as well, except "
+        "those that can never run.",
+        "Each admitted request lowers n_free and token_budget for the next. Its chunk is min(prompt, budget).",
+    ),
+    "verify": (
+        "Compare with your speculative_round: only the drafting has been done by someone else.",
+        "Accept draft i when u · q[i, x] < p[i, x]. At the first refusal draw from max(0, p[i] − q[i]), normalised.",
+        "The second result counts the accepted drafts: their keys are right. The last token was not in the pass yet.",
+    ),
 }
 
 _shown: dict[str, int] = {}

@@ -25,14 +25,16 @@ class Answers:
     Args:
         right: right ones, each in a style of its own.
         wrong: wrong ones, by a name that says what is wrong.
+        least_right: how many styles there must be at least.
     """
 
     right: list[Callable[..., Any]] = field(default_factory=list)
     wrong: dict[str, Wrong] = field(default_factory=dict)
+    least_right: int = 8
 
 
 def all_parts() -> dict[str, Answers]:
     """Every part of the course with its answers."""
-    from tests.answers import decode_roofline, kv_cache, paged_memory
+    from tests.answers import capstone, decode_roofline, kv_cache, paged_memory
 
-    return {**kv_cache.PARTS, **decode_roofline.PARTS, **paged_memory.PARTS}
+    return {**kv_cache.PARTS, **decode_roofline.PARTS, **paged_memory.PARTS, **capstone.PARTS}
