@@ -66,7 +66,7 @@ HINTS: dict[str, tuple[str, ...]] = {
         "Start simple: one block at a time, only its first min(block_size, tokens left) slots.",
         "Keep three running things per head: the highest score, the sum of exp(score − highest), and the values mixed "
         "by these weights.",
-        "When a block raises the highest score from m to m', multiply the sum and the mix by exp(m − m') before adding.",
+        "When a block raises the highest score from m to m', first multiply the sum and the mix by exp(m − m').",
     ),
     "admit": (
         "A request needs blocks for its prompt and for one token more. How many blocks is that, rounded up?",
