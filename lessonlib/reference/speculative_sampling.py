@@ -27,8 +27,9 @@ def speculative_round(p: np.ndarray, q: np.ndarray, rng: np.random.Generator) ->
     if p.ndim != 2 or q.shape != (len(p) - 1, p.shape[1]):
         raise ValueError(f"p and q must have shapes (γ + 1, V) and (γ, V), got {p.shape} and {q.shape}")
     for name, rows in (("p", p), ("q", q)):
-        if not (np.all(rows >= 0) and np.allclose(rows.sum(axis=1), 1, atol=1e-4)):
-            raise ValueError(f"rows of {name} must be probabilities that sum to 1, got sums {rows.sum(axis=1)}")
+        sums = rows.sum(axis=1)
+        if not (np.all(rows >= 0) and np.all(abs(sums - 1) < 1e-4)):
+            raise ValueError(f"rows of {name} must be probabilities that sum to 1, got {rows} with sums {sums}")
 
     def draw(weights: np.ndarray) -> int:
         return int(rng.choice(len(weights), p=weights / weights.sum()))

@@ -1,0 +1,187 @@
+"""Exercise 4: golden values, the theorem, and what the statistical check promises."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lessonlib.gpus import GPUS
+from lessonlib.models import MODELS
+from lessonlib.reference import expected_tokens, speculative_round, speedup
+from lessonlib.speculation import acceptance, best_gamma, emitted_law, gain_at_batch, residual, simulate_rounds
+
+GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())["speculative"]
+LLAMA, SMALL, H100 = MODELS["Llama-3-8B"], MODELS["Llama-3.2-1B"], GPUS["H100-SXM"]
+
+
+def test_two_token_example() -> None:
+    example = GOLDEN["example"]
+    p, q = np.array(example["p"]), np.array(example["q"])
+    assert np.minimum(p, q) == pytest.approx(example["kept"])
+    assert 1 - acceptance(p, q) == pytest.approx(example["p_reject"])
+    assert acceptance(p, q) == pytest.approx(example["acceptance"])
+    assert residual(p, q) == pytest.approx(example["residual"])
+    assert emitted_law(p, q) == pytest.approx(p)
+
+
+def test_expected_tokens_and_speedup_golden() -> None:
+    assert expected_tokens(0.8, 4) == pytest.approx(GOLDEN["expected_tokens"]["alpha=0.8,gamma=4"])
+    assert expected_tokens(0.6, 3) == pytest.approx(GOLDEN["expected_tokens"]["alpha=0.6,gamma=3"])
+    assert speedup(0.6, 3, 0.1) == pytest.approx(GOLDEN["speedup"]["alpha=0.6,gamma=3,c=0.1"])
+    for row in GOLDEN["table_alpha_0.8_c_0.15"]:
+        assert expected_tokens(0.8, row["gamma"]) == pytest.approx(row["tokens"])
+        assert speedup(0.8, row["gamma"], 0.15) == pytest.approx(row["speedup"])
+    assert best_gamma(0.8, 0.15) == GOLDEN["best_gamma_alpha_0.8_c_0.15"]
+
+
+def test_table_1_of_leviathan_et_al() -> None:
+    """α = 0.8, γ = 5: 3.69 tokens per pass, 1.63 times the operations (with a draft that costs nothing)."""
+    assert expected_tokens(0.8, 5) == pytest.approx(3.69, abs=0.005)
+    assert (5 + 1) / expected_tokens(0.8, 5) == pytest.approx(1.63, abs=0.005)
+
+
+@given(st.floats(0, 0.999), st.integers(0, 40))
+def test_expected_tokens_is_the_closed_form(alpha: float, gamma: int) -> None:
+    assert expected_tokens(alpha, gamma) == pytest.approx((1 - alpha ** (gamma + 1)) / (1 - alpha), rel=1e-11)
+
+
+@given(st.integers(0, 40))
+def test_expected_tokens_at_the_ends(gamma: int) -> None:
+    assert expected_tokens(1, gamma) == expected_tokens(1.0, gamma) == gamma + 1
+    assert expected_tokens(0, gamma) == 1
+
+
+@given(st.floats(0, 1), st.integers(0, 20), st.floats(0, 2))
+def test_speedup_is_bounded(alpha: float, gamma: int, c: float) -> None:
+    assert 0 < speedup(alpha, gamma, c) <= gamma + 1 + 1e-9
+    assert speedup(alpha, 0, c) == 1
+
+
+@pytest.mark.parametrize(
+    ("alpha", "gamma", "c"), [(-0.1, 2, 0), (1.1, 2, 0), (0.5, -1, 0), (0.5, 2, -1), (0.5, 1.5, 0)]
+)
+def test_bad_input_is_named(alpha: float, gamma: int, c: float) -> None:
+    with pytest.raises(ValueError, match=r"got -?\d"):
+        speedup(alpha, gamma, c)
+
+
+def test_emitted_law_is_the_targets_on_1000_random_pairs() -> None:
+    rng = np.random.default_rng(0)
+    p, q = rng.dirichlet(np.full(50, 0.3), size=(2, 1000))
+    assert np.abs(emitted_law(p, q) - p).max() < 1e-12
+    total_variation = np.abs(p - q).sum(axis=-1) / 2
+    assert acceptance(p, q) == pytest.approx(1 - total_variation)
+
+
+laws = st.integers(2, 6).flatmap(
+    lambda V: st.lists(st.lists(st.integers(0, 5), min_size=V, max_size=V).filter(any), min_size=2, max_size=2)
+)
+
+
+@given(laws)
+def test_emitted_law_with_zeros(rows: list[list[int]]) -> None:
+    p, q = (np.array(row) / sum(row) for row in rows)
+    assert emitted_law(p, q) == pytest.approx(p, abs=1e-12)
+    if np.array_equal(p, q):
+        assert acceptance(p, q) == pytest.approx(1)
+
+
+def test_200_000_rounds_give_the_expected_number_of_tokens() -> None:
+    """p and q with Σ min(p, q) = 0.8 at every position; 5 standard errors."""
+    p, q = np.tile([0.4, 0.3, 0.2, 0.1], (5, 1)), np.tile([0.2, 0.3, 0.2, 0.3], (4, 1))
+    assert acceptance(p[:4], q) == pytest.approx(0.8)
+    tokens = simulate_rounds(p, q, 200_000, np.random.default_rng(0))
+    lengths = (tokens >= 0).sum(axis=1)
+    assert lengths.mean() == pytest.approx(3.3616, abs=5 * lengths.std() / 200_000**0.5)
+    for i in range(5):
+        reached = tokens[lengths > i, i]
+        shares = np.bincount(reached, minlength=4) / len(reached)
+        assert np.abs(shares - p[i]).max() < 5 * 0.5 / len(reached) ** 0.5
+
+
+def test_rounds_with_a_different_law_at_each_position() -> None:
+    """The mean is 1 + α₁ + α₁α₂ + …, not the closed form."""
+    rng = np.random.default_rng(5)
+    p, q = rng.dirichlet(np.ones(5), size=4), rng.dirichlet(np.ones(5), size=3)
+    alphas = acceptance(p[:3], q)
+    lengths = (simulate_rounds(p, q, 100_000, rng) >= 0).sum(axis=1)
+    assert lengths.mean() == pytest.approx(1 + np.cumprod(alphas).sum(), abs=5 * lengths.std() / 100_000**0.5)
+
+
+class Scripted:
+    """A generator that returns the uniform numbers it is told to, and draws tokens by inverting the law."""
+
+    def __init__(self, *uniforms: float) -> None:
+        self.uniforms = list(uniforms)
+
+    def random(self) -> float:
+        return self.uniforms.pop(0)
+
+    def choice(self, n: int, p: np.ndarray) -> int:
+        return int(np.searchsorted(np.cumsum(p), self.random(), side="right"))
+
+
+def test_a_draw_of_zero_does_not_accept_an_impossible_token() -> None:
+    p, q = np.array([[0.0, 1.0], [0.0, 1.0]]), np.array([[1.0, 0.0]])
+    assert speculative_round(p, q, Scripted(0.0, 0.0, 0.5)) == [1]
+
+
+def test_a_residual_of_zero_falls_back_to_the_target() -> None:
+    q = np.array([[0.5, 0.5]])
+    p = np.array([np.nextafter(q[0], 0), [0.5, 0.5]])
+    for last, token in ((0.1, 0), (0.9, 1)):
+        assert speculative_round(p, q, Scripted(0.3, 1 - 2**-53, last)) == [token]
+    assert residual(p[0], q[0]) == pytest.approx([0.5, 0.5])
+
+
+def test_no_draft_is_one_token_of_the_target() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        assert speculative_round(np.array([[0.0, 1.0, 0.0]]), np.zeros((0, 3)), rng) == [1]
+
+
+@pytest.mark.parametrize(
+    ("p", "q"),
+    [
+        ([[0.5, 0.4], [0.5, 0.5]], [[0.5, 0.5]]),
+        ([[0.5, 0.5], [0.5, 0.5]], [[0.5, 0.6]]),
+        ([[1.5, -0.5], [0.5, 0.5]], [[0.5, 0.5]]),
+        ([[0.5, 0.5]], [[0.5, 0.5]]),
+        ([[0.5, 0.5], [0.5, 0.5]], [[0.5, 0.3, 0.2]]),
+        ([[0.5, np.nan], [0.5, 0.5]], [[0.5, 0.5]]),
+    ],
+)
+def test_rows_that_are_no_laws_are_refused(p: list, q: list) -> None:
+    with pytest.raises(ValueError, match="got"):
+        speculative_round(np.array(p), np.array(q), np.random.default_rng(0))
+
+
+def test_float32_rows_are_laws() -> None:
+    p = np.random.default_rng(0).dirichlet(np.full(1000, 0.1), size=3).astype(np.float32)
+    assert 1 <= len(speculative_round(p, p[:2], np.random.default_rng(0))) <= 3
+
+
+@settings(max_examples=30)
+@given(st.floats(0.05, 0.99), st.floats(0.01, 1))
+def test_best_gamma_is_best(alpha: float, c: float) -> None:
+    best = best_gamma(alpha, c)
+    assert all(speedup(alpha, best, c) >= speedup(alpha, gamma, c) for gamma in range(30))
+    if alpha <= c:  # the first draft adds α tokens for c of a step
+        assert best == 0
+
+
+def test_gain_shrinks_with_the_batch() -> None:
+    gains = [gain_at_batch(B, 128, 0.8, 4, LLAMA, SMALL, H100) for B in (1, 8, 64, 128, 256, 512)]
+    assert gains == sorted(gains, reverse=True)
+    assert gains[0] > 2
+    assert gains[-1] < 1, "above the ridge, rejected tokens cost compute"
+
+
+def test_gain_at_batch_1_is_the_speedup_formula() -> None:
+    c = SMALL.n_params / LLAMA.n_params
+    assert gain_at_batch(1, 1, 0.8, 4, LLAMA, SMALL, H100) == pytest.approx(speedup(0.8, 4, c), rel=1e-3)
