@@ -1,7 +1,7 @@
-"""Speculative sampling beyond one round: exact laws, many rounds at once, the best γ, and the gain at a batch size.
+"""Speculative sampling beyond one round: its exact laws, many rounds at once, and what it gains in a batch.
 
-`lessonlib.reference.speculative_round` is the exercise's form of one round. (Leviathan et al. 2023,
-arXiv:2211.17192; Chen et al. 2023, arXiv:2302.01318.)
+`lessonlib.reference.speculative_round` is the exercise's own form, one round at a time; these functions hold for
+arrays of rounds, and put the rounds on the roofline.
 """
 
 from __future__ import annotations
@@ -10,113 +10,130 @@ import numpy as np
 
 from lessonlib.gpus import Gpu
 from lessonlib.models import ModelConfig
-from lessonlib.reference.decode_roofline import decode_step
-from lessonlib.reference.speculative_sampling import expected_tokens, speedup
+from lessonlib.reference import expected_tokens, speedup
 from lessonlib.roofline import decode_bytes, decode_flops, step_seconds
+
+# --- laws of the output ---------------------------------------------------------------------------------
 
 
 def acceptance(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Probability that a position keeps its draft token: Σ min(p, q) = 1 - TV(p, q).
-
-    Args:
-        p, q: laws of target and draft, shape (..., V).
-
-    Returns:
-        Shape (...).
-    """
+    """Probability that a token drafted from q is accepted: Σ min(p, q) = 1 − TV(p, q), over the last axis."""
     return np.minimum(p, q).sum(axis=-1)
 
 
-def residual(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Law of the token that replaces a rejected one: max(0, p - q), normalised; p where that is zero everywhere.
+def output_law(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """The exact law of the token that one position emits, computed the way the sampler works.
+
+    It adds the probability of every way to emit x: drafted and kept, or some draft rejected and x drawn from the
+    residual. That the sum is p is the theorem; nothing here assumes it.
 
     Args:
-        p, q: laws of target and draft, shape (..., V).
-    """
-    excess = np.maximum(0, p - q)
-    total = excess.sum(axis=-1, keepdims=True)
-    return np.where(total > 0, excess / np.where(total > 0, total, 1), p)
-
-
-def emitted_law(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Exact law of the token that a position emits: kept drafts, and replacements of rejected ones.
-
-    Computed from the rules of the round, step by step, so that comparing it with p is a test of the theorem.
-
-    Args:
-        p, q: laws of target and draft, shape (..., V).
+        p: target, shape (…, V).
+        q: draft, likewise.
 
     Returns:
-        Shape (..., V).
+        Shape (…, V).
     """
-    ratio = np.divide(p, q, out=np.zeros_like(p, dtype=float), where=q > 0)
-    kept = q * np.minimum(1, ratio)
-    rejected = 1 - kept.sum(axis=-1, keepdims=True)
-    return kept + rejected * residual(p, q)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        keep = np.where(q > 0, np.minimum(1, p / q), 0)
+        residual = np.maximum(p - q, 0)
+        law = residual / residual.sum(axis=-1, keepdims=True)
+    kept = q * keep
+    rejected = (q * (1 - keep)).sum(axis=-1, keepdims=True)
+    return kept + np.where(rejected > 0, rejected * np.where(np.isfinite(law), law, p), 0)
 
 
-def simulate_rounds(p: np.ndarray, q: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Many independent rounds of speculative sampling at once.
+def mean_tokens(acceptances: np.ndarray) -> float:
+    """Mean tokens per round where position i accepts with α_i: 1 + α_1 + α_1·α_2 + …
 
     Args:
-        p: shape (γ + 1, V), the target's laws.
-        q: shape (γ, V), the draft's laws.
-        n: how many rounds.
-        rng: where the randomness comes from.
+        acceptances: shape (γ,). All equal to α gives `expected_tokens(α, γ)`.
+    """
+    return 1.0 + float(np.cumprod(acceptances).sum())
+
+
+# --- many rounds at once --------------------------------------------------------------------------------
+
+
+def speculative_rounds(p: np.ndarray, q: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """n independent rounds of speculative sampling, all positions of all rounds drawn together.
+
+    Args:
+        p: target distributions, shape (γ + 1, V).
+        q: draft distributions, shape (γ, V).
+        n: rounds.
+        rng: where every random number comes from.
 
     Returns:
-        The tokens, shape (n, γ + 1); -1 behind the end of a round.
+        Shape (n, γ + 1): the tokens of each round, then −1.
     """
     gamma = len(q)
     tokens = np.full((n, gamma + 1), -1)
-    going = np.arange(n)  # the rounds that no rejection has ended
+    running = np.arange(n)  # rounds without a rejection so far
     for i in range(gamma):
-        drafted = _draw(q[i], len(going), rng)
-        accepted = rng.random(len(going)) * q[i][drafted] < p[i][drafted]
-        tokens[going[accepted], i] = drafted[accepted]
-        tokens[going[~accepted], i] = _draw(residual(p[i], q[i]), int(np.sum(~accepted)), rng)
-        going = going[accepted]
-    tokens[going, gamma] = _draw(p[gamma], len(going), rng)
+        x = _draw(q[i], len(running), rng)
+        kept = rng.random(len(running)) * q[i, x] < p[i, x]
+        residual = np.maximum(p[i] - q[i], 0)
+        law = residual if residual.sum() > 0 else p[i]
+        tokens[running, i] = np.where(kept, x, _draw(law, len(running), rng))
+        running = running[kept]
+    tokens[running, gamma] = _draw(p[gamma], len(running), rng)
     return tokens
 
 
-def _draw(law: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """n tokens from one law, by inverting its cumulative sum."""
-    cumulative = np.cumsum(law)
-    return np.searchsorted(cumulative, rng.random(n) * cumulative[-1], side="right")
+def _draw(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """n tokens with probabilities in proportion to weights, by inversion of the cumulated sum."""
+    cumulated = np.cumsum(weights)
+    # side="right" never gives a token of weight 0, and u < 1 never one past the last of positive weight.
+    last = int(np.flatnonzero(weights)[-1])
+    return np.minimum(np.searchsorted(cumulated, rng.random(n) * cumulated[-1], side="right"), last)
+
+
+# --- how far to draft, and what it gains ----------------------------------------------------------------
 
 
 def best_gamma(alpha: float, c: float, longest: int = 64) -> int:
-    """The draft length of the largest speed-up; 0 where no draft pays.
+    """The draft length with the largest speed-up S at batch size 1, 0 where drafting never pays.
 
     Args:
-        alpha: acceptance rate, from 0 to 1.
-        c: draft step time / target step time, at least 0.
-        longest: the largest γ to try.
+        alpha: α, the acceptance rate.
+        c: time of a draft step / time of a target step.
+        longest: no draft is longer (S has no maximum where α = 1 or c = 0).
     """
     return max(range(longest + 1), key=lambda gamma: speedup(alpha, gamma, c))
 
 
-def gain_at_batch(B: int, C: int, alpha: float, gamma: int, target: ModelConfig, draft: ModelConfig, gpu: Gpu) -> float:
-    """Speed-up of speculative decoding in a batch, on the roofline: tokens/s with it / tokens/s without.
+def verify_seconds(B: int, C: int, gamma: int, cfg: ModelConfig, gpu: Gpu) -> float:
+    """Roofline bound on a pass that scores γ + 1 positions of each of B sequences.
 
-    The target's pass scores γ + 1 tokens per sequence: it reads weights and caches once, as a plain step does, but
-    computes γ + 1 times as much. While the step is bound by memory that costs nothing; above the ridge it does.
-    The draft takes γ decode steps of its own.
+    It moves the bytes of a decode step, since weights and caches are read once, and computes γ + 1 times as much.
 
     Args:
-        B: sequences, at least 1.
-        C: cached tokens per sequence, at least 1.
-        alpha: acceptance rate, from 0 to 1.
-        gamma: draft length γ, at least 0.
-        target, draft: the two models.
-        gpu: where both run.
-
-    Returns:
-        The gain: above 1 where speculative decoding is faster.
+        B: sequences.
+        C: cached tokens per sequence.
+        gamma: γ, drafted tokens per sequence.
+        cfg: shape of the target.
+        gpu: the GPU.
     """
     n_tokens = B * (gamma + 1)
-    verify = step_seconds(decode_bytes(B, C, target), decode_flops(n_tokens, n_tokens * C, target), gpu)
-    drafting = gamma * decode_step(B, C, draft, gpu).t_step
-    plain = decode_step(B, C, target, gpu).t_step
-    return expected_tokens(alpha, gamma) * plain / (verify + drafting)
+    return step_seconds(decode_bytes(B, C, cfg), decode_flops(n_tokens, n_tokens * C, cfg), gpu)
+
+
+def batch_gain(alpha: float, gamma: int, B: int, C: int, target: ModelConfig, draft: ModelConfig, gpu: Gpu) -> float:
+    """Throughput with speculation over throughput without, for a batch on the roofline.
+
+    A round is γ decode steps of the draft and one verify pass of the target; it gives every sequence
+    `expected_tokens(α, γ)` tokens. Without speculation a decode step gives it one. Below 1, speculation costs.
+
+    Args:
+        alpha: α, the acceptance rate.
+        gamma: γ, drafted tokens per sequence.
+        B: sequences.
+        C: cached tokens per sequence.
+        target: shape of the target; draft: shape of the draft, with a cache of its own.
+        gpu: the GPU that runs both.
+    """
+    plain = verify_seconds(B, C, 0, target, gpu)
+    one_draft = verify_seconds(B, C, 0, draft, gpu)
+    round_seconds = gamma * one_draft + verify_seconds(B, C, gamma, target, gpu)
+    return expected_tokens(alpha, gamma) * plain / round_seconds

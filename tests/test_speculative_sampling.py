@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lessonlib.gpus import GPUS
 from lessonlib.models import MODELS
 from lessonlib.reference import expected_tokens, speculative_round, speedup
-from lessonlib.speculation import acceptance, best_gamma, emitted_law, gain_at_batch, residual, simulate_rounds
+from lessonlib.speculation import acceptance, batch_gain, best_gamma, mean_tokens, output_law, speculative_rounds
 
 GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())["speculative"]
 LLAMA, SMALL, H100 = MODELS["Llama-3-8B"], MODELS["Llama-3.2-1B"], GPUS["H100-SXM"]
@@ -25,8 +25,7 @@ def test_two_token_example() -> None:
     assert np.minimum(p, q) == pytest.approx(example["kept"])
     assert 1 - acceptance(p, q) == pytest.approx(example["p_reject"])
     assert acceptance(p, q) == pytest.approx(example["acceptance"])
-    assert residual(p, q) == pytest.approx(example["residual"])
-    assert emitted_law(p, q) == pytest.approx(p)
+    assert output_law(p, q) == pytest.approx(p)
 
 
 def test_expected_tokens_and_speedup_golden() -> None:
@@ -70,10 +69,10 @@ def test_bad_input_is_named(alpha: float, gamma: int, c: float) -> None:
         speedup(alpha, gamma, c)
 
 
-def test_emitted_law_is_the_targets_on_1000_random_pairs() -> None:
+def test_output_law_is_the_targets_on_1000_random_pairs() -> None:
     rng = np.random.default_rng(0)
     p, q = rng.dirichlet(np.full(50, 0.3), size=(2, 1000))
-    assert np.abs(emitted_law(p, q) - p).max() < 1e-12
+    assert np.abs(output_law(p, q) - p).max() < 1e-12
     total_variation = np.abs(p - q).sum(axis=-1) / 2
     assert acceptance(p, q) == pytest.approx(1 - total_variation)
 
@@ -84,9 +83,9 @@ laws = st.integers(2, 6).flatmap(
 
 
 @given(laws)
-def test_emitted_law_with_zeros(rows: list[list[int]]) -> None:
+def test_output_law_with_zeros(rows: list[list[int]]) -> None:
     p, q = (np.array(row) / sum(row) for row in rows)
-    assert emitted_law(p, q) == pytest.approx(p, abs=1e-12)
+    assert output_law(p, q) == pytest.approx(p, abs=1e-12)
     if np.array_equal(p, q):
         assert acceptance(p, q) == pytest.approx(1)
 
@@ -95,7 +94,7 @@ def test_200_000_rounds_give_the_expected_number_of_tokens() -> None:
     """p and q with Σ min(p, q) = 0.8 at every position; 5 standard errors."""
     p, q = np.tile([0.4, 0.3, 0.2, 0.1], (5, 1)), np.tile([0.2, 0.3, 0.2, 0.3], (4, 1))
     assert acceptance(p[:4], q) == pytest.approx(0.8)
-    tokens = simulate_rounds(p, q, 200_000, np.random.default_rng(0))
+    tokens = speculative_rounds(p, q, 200_000, np.random.default_rng(0))
     lengths = (tokens >= 0).sum(axis=1)
     assert lengths.mean() == pytest.approx(3.3616, abs=5 * lengths.std() / 200_000**0.5)
     for i in range(5):
@@ -109,8 +108,8 @@ def test_rounds_with_a_different_law_at_each_position() -> None:
     rng = np.random.default_rng(5)
     p, q = rng.dirichlet(np.ones(5), size=4), rng.dirichlet(np.ones(5), size=3)
     alphas = acceptance(p[:3], q)
-    lengths = (simulate_rounds(p, q, 100_000, rng) >= 0).sum(axis=1)
-    assert lengths.mean() == pytest.approx(1 + np.cumprod(alphas).sum(), abs=5 * lengths.std() / 100_000**0.5)
+    lengths = (speculative_rounds(p, q, 100_000, rng) >= 0).sum(axis=1)
+    assert lengths.mean() == pytest.approx(mean_tokens(alphas), abs=5 * lengths.std() / 100_000**0.5)
 
 
 class Scripted:
@@ -136,7 +135,7 @@ def test_a_residual_of_zero_falls_back_to_the_target() -> None:
     p = np.array([np.nextafter(q[0], 0), [0.5, 0.5]])
     for last, token in ((0.1, 0), (0.9, 1)):
         assert speculative_round(p, q, Scripted(0.3, 1 - 2**-53, last)) == [token]
-    assert residual(p[0], q[0]) == pytest.approx([0.5, 0.5])
+    assert output_law(p[0], q[0]) == pytest.approx([0.5, 0.5])
 
 
 def test_no_draft_is_one_token_of_the_target() -> None:
@@ -176,7 +175,7 @@ def test_best_gamma_is_best(alpha: float, c: float) -> None:
 
 
 def test_gain_shrinks_with_the_batch() -> None:
-    gains = [gain_at_batch(B, 128, 0.8, 4, LLAMA, SMALL, H100) for B in (1, 8, 64, 128, 256, 512)]
+    gains = [batch_gain(0.8, 4, B, 128, LLAMA, SMALL, H100) for B in (1, 8, 64, 128, 256, 512)]
     assert gains == sorted(gains, reverse=True)
     assert gains[0] > 2
     assert gains[-1] < 1, "above the ridge, rejected tokens cost compute"
@@ -184,4 +183,4 @@ def test_gain_shrinks_with_the_batch() -> None:
 
 def test_gain_at_batch_1_is_the_speedup_formula() -> None:
     c = SMALL.n_params / LLAMA.n_params
-    assert gain_at_batch(1, 1, 0.8, 4, LLAMA, SMALL, H100) == pytest.approx(speedup(0.8, 4, c), rel=1e-3)
+    assert batch_gain(0.8, 4, 1, 1, LLAMA, SMALL, H100) == pytest.approx(speedup(0.8, 4, c), rel=1e-3)
