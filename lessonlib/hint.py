@@ -52,6 +52,25 @@ HINTS: dict[str, tuple[str, ...]] = {
         "Forget a block's key when the block is taken for something new, not when it is freed. Free a table from its "
         "end, and take the block that has been free for longest.",
     ),
+    "speculative_round": (
+        "Walk through the drafts from the front. For each: draw it from q[i], draw a uniform number, and keep the "
+        "token or end the round.",
+        "Draft x is kept with probability min(1, p[i][x] / q[i][x]). Where it is rejected, the round ends with a token "
+        "of the residual, np.maximum(p[i] - q[i], 0) over its sum.",
+        "Keep where rng.random() * q[i][x] < p[i][x]: no division, so zeros are safe. If the loop ends without a "
+        "rejection, add rng.choice(V, p=p[gamma]). Guard the residual's sum against 0.",
+    ),
+    "expected_tokens": (
+        "When is there a second token? When the first draft was accepted. And a third?",
+        "Token j + 1 is emitted with probability α^j. The mean of a count is the sum of these probabilities.",
+        "Sum alpha**j for j from 0 to gamma, both included. The closed form of the sum needs a case of its own for "
+        "α = 1.",
+    ),
+    "speedup": (
+        "Tokens per round over time per round, with a target step as the unit of time.",
+        "A round has γ draft steps, one after the other, and one target pass.",
+        "A draft step takes c target steps, so a round takes 1 + gamma * c. What does γ = 0 give? It must be 1.",
+    ),
     "slot_mapping": (
         "The token at position p is in logical block p // block_size. Which physical block is that?",
         "block_table[p // block_size] is the block. Inside it, the token stands at p % block_size.",

@@ -12,6 +12,7 @@ from lessonlib.check.decode_roofline import decode_step, largest_batch
 from lessonlib.check.harness import CheckFailed, NotWritten
 from lessonlib.check.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, max_batch
 from lessonlib.check.paged_memory import block_allocator, prefix_caching
+from lessonlib.check.speculative_sampling import expected_tokens, speculative_round, speedup
 
 # The capstone's checks need torch, which nothing else here does: they are loaded when they are asked for.
 _CAPSTONE = ("admit", "paged_attention", "slot_mapping", "verify", "write_kv")
@@ -22,6 +23,7 @@ __all__ = [
     "admit",
     "block_allocator",
     "decode_step",
+    "expected_tokens",
     "kv_bytes_per_sequence",
     "kv_bytes_per_token",
     "largest_batch",
@@ -29,6 +31,8 @@ __all__ = [
     "paged_attention",
     "prefix_caching",
     "slot_mapping",
+    "speculative_round",
+    "speedup",
     "verify",
     "write_kv",
 ]
