@@ -24,6 +24,13 @@ PUBLISHED: dict[str, dict[str, str]] = {
         "67": "DeepSeek 67B, a name",
         "0.8": "premise of a question that lesson 4 answers",
     },
+    "02_decode_roofline": {
+        "99%": "the share that an SLO promises, an example",
+        "1.25": "kernels timed by others beside their bounds, H100, the least",
+        "1.41": "the same, the most",
+        "1.44": "kernels timed by others beside their bounds, A100, the least",
+        "1.62": "the same, the most",
+    },
 }
 
 NUMBER = re.compile(r"(?<![\w.])(\d[\d,]*(?:\.\d+)?)(%?)(?!\w*-\d)")
