@@ -119,6 +119,7 @@ const start = (root, figure) => {
   stage.append(picture);
   const says = node("p", "says");
   says.setAttribute("aria-live", "polite");
+  const sentence = says.appendChild(node("span", ""));
   live.append(node("p", "title", data.title), node("p", "idea", data.idea), controls, readings, stage, says);
 
   let width = 0;
@@ -135,7 +136,7 @@ const start = (root, figure) => {
       shown.textContent = words;
       Object.assign(shown.dataset, { reading: key, value: value === undefined ? words : value });
     });
-    says.textContent = drawn.says;
+    sentence.textContent = drawn.says;
     says.classList.toggle("differs", Boolean(drawn.differs));
   };
   const made = figure.controls.map((control) => makeControl(control, data, state, redraw));

@@ -124,15 +124,17 @@ def _readings(start: list[dict[str, Any]]) -> list[tuple[str, str]]:
     ]
 
 
+def _numbers(n_steps: float, slot_use: float, mean_latency: float) -> tuple[str, str, str]:
+    return still.fixed(n_steps), f"{still.fixed(100 * slot_use)}%", still.fixed(mean_latency, 1)
+
+
 def _says(start: list[dict[str, Any]], yours: bool) -> str:
     static, continuous = start
     for policy, run in zip(POLICIES, start, strict=True):
         if "right" in run:
-            return (
-                f"Your simulate gives {still.fixed(run['n_steps'])} steps, "
-                f"slot use {still.fixed(100 * run['slot_use'])}% and mean latency {still.fixed(run['mean_latency'], 1)} for {policy}; the reference "
-                f"{still.fixed(run['right'][0])}, {still.fixed(100 * run['right'][1])}% and "
-                f"{still.fixed(run['right'][2], 1)}."
+            steps, use, latency = _numbers(run["n_steps"], run["slot_use"], run["mean_latency"])
+            return f"Your simulate gives {steps} steps, slot use {use} and mean latency {latency} for {policy}; " + (
+                "the reference {}, {} and {}.".format(*_numbers(*run["right"]))
             )
     slower = still.three(static["n_steps"] / continuous["n_steps"])
     words = f"Static needs {slower} times the steps: a slot that is done idles until the longest of its batch ends."

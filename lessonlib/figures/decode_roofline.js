@@ -108,9 +108,11 @@ const figure = {
       timeBars(0, 0, column - 8, step, differs ? right : step, model.weights, gpu.bandwidth, top) +
       memoryBar(0, 172, column - 8, state.B, fits, model, gpu, perSequence, data.reserved) +
       (wide ? tradeOff(column + 28, 0, column, 246, points, here, differs) : tradeOff(0, 262, width, 230, points, here, differs));
-    const many = state.B === 1 ? "One sequence" : `${fixed(state.B)} sequences`;
-    const ratio = `${many} together: ${three(step.t_step / one.t_step)} times the step time of one, ${three(step.tokens_per_s / one.tokens_per_s)} times the tokens/s.`;
-    const first = state.B === 1 ? `One sequence: the GPU could compute ${three(step.t_memory / step.t_compute)} times as much while it reads the weights.` : ratio;
+    const many = `${fixed(state.B)} sequences together`;
+    const gain = `${three(step.t_step / one.t_step)} times the step time of one, ${three(step.tokens_per_s / one.tokens_per_s)} times the tokens/s.`;
+    const first = state.B === 1
+      ? `One sequence: the GPU could compute ${three(step.t_memory / step.t_compute)} times as much while it reads.`
+      : `${many}: ${gain}` + (step.compute_bound ? " The ridge is passed: more sequences bring no more tokens/s." : "");
     const none = `Not one sequence of ${fixed(state.C)} tokens fits beside the weights.`;
     const wrong = `Solid: your decode_step, ${milliseconds(step.t_step)} here. Dashed: the reference, ${milliseconds(right.t_step)}.`;
     const yours = data.yours ? " Drawn with your decode_step." : "";

@@ -85,7 +85,7 @@ const QUIET = {
   "": { paged: "Three requests are running. Every token sits in a block of its request's table.", contiguous: "Three requests are running. Each reserved 16 slots, its maximum length." },
 };
 
-const sentence = (events, last, mode, shared) => {
+const inWords = (events, last, mode, shared) => {
   if (!events.length) return QUIET[last][mode];
   const words = events.map((event) => {
     const [kind, ...rest] = event.split(" ");
@@ -153,7 +153,7 @@ const figure = {
         ["taken", "Blocks taken", `${taken} of ${data.n_blocks}`, taken],
         ["tokens", "Tokens held", fixed(names.reduce((sum, name) => sum + held[name][0], 0)), names.reduce((sum, name) => sum + held[name][0], 0)],
       ],
-      says: sentence(events, state.path.slice(-1), state.mode, shared) + (data.yours ? " Run by your BlockAllocator." : ""),
+      says: inWords(events, state.path.slice(-1), state.mode, shared) + (data.yours ? " Run by your BlockAllocator." : ""),
       differs: broken,
     };
   },

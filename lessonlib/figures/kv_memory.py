@@ -328,7 +328,7 @@ def kv_memory(BlockAllocator: Callable[..., Any] | None = None) -> interactive.F
     return interactive.figure(
         "kv_memory",
         title=TITLE,
-        idea="Step, add and fork, in both modes. A slot that is taken but empty is memory that no one else can use.",
+        idea="Step, add and fork, in both modes. A slot that is taken but empty is of no use to anyone.",
         alt="Twelve blocks of four slots: whose token is in each slot, what is taken but empty, what is free.",
         data={
             "state": {"mode": "paged", "path": ""},

@@ -9,7 +9,7 @@ const formula = (target, poor, quality) => {
 };
 
 const group = (x, width, base, up, word, p, parts, i, counts, n) => {
-  const bar = Math.min(70, width * 0.36);
+  const bar = Math.min(100, width * 0.36);
   const gap = Math.min(12, width * 0.06);
   const [left, right] = [x + width / 2 - bar - gap / 2, x + width / 2 + gap / 2];
   const [kept, draft] = [parts.kept[i], parts.draft[i]];
@@ -17,8 +17,8 @@ const group = (x, width, base, up, word, p, parts, i, counts, n) => {
   svg += rect(right, up(kept), bar, base - up(kept), "blue") + rect(right, up(p), bar, up(kept) - up(p), "orange");
   svg += line(right - 5, up(p), right + bar + 5, up(p), "mark");
   svg += text(left + bar / 2, up(draft) - 6, fixed(draft, 2), "soft", "middle") + text(right + bar / 2, up(p) - 10, fixed(p, 2), "bold", "middle");
-  if (draft - kept > 0.075) svg += text(left + bar / 2, up((draft + kept) / 2) + 4, "−" + fixed(draft - kept, 2), "", "middle");
-  if (p - kept > 0.075) svg += text(right + bar / 2, up((p + kept) / 2) + 4, "+" + fixed(p - kept, 2), "on", "middle");
+  if (up(kept) - up(draft) > 15) svg += text(left + bar / 2, up((draft + kept) / 2) + 4, "−" + fixed(draft - kept, 2), "", "middle");
+  if (up(kept) - up(p) > 15) svg += text(right + bar / 2, up((p + kept) / 2) + 4, "+" + fixed(p - kept, 2), "on", "middle");
   svg += text(left + bar / 2, base + 15, "draft", "soft", "middle") + text(right + bar / 2, base + 15, "output", "soft", "middle");
   svg += text(x + width / 2, base + 33, `“${word}”`, "head", "middle");
   if (counts) svg += dot(right + bar / 2, up((counts[0][i] + counts[1][i]) / n), 6, "green dot");
@@ -36,12 +36,13 @@ const figure = {
     const parts = formula(target, poor, state.quality);
     const counts = state.sample ? draws[data.qualities.indexOf(state.quality)][state.sample - 1] : null;
     const [base, height] = [258, 300];
-    const up = linear(0, 1, base, 50);
-    const each = Math.min(210, (width - 34) / words.length);
+    const marks = ticks(Math.max(...target, ...poor));
+    const up = linear(0, marks[marks.length - 1], base, 50);
+    const each = Math.min(300, (width - 34) / words.length);
     const left = 34 + (width - 34 - each * words.length) / 2;
     const entries = [["blue", "kept: min(p, q)"], ["empty", "rejected"], ["orange", "resampled"], ...(counts ? [["green", "2,000 draws"]] : [])];
     let svg = keys(34, 14, width - 34, entries);
-    svg += [0, 0.25, 0.5, 0.75, 1].map((v) => line(34, up(v), width, up(v), "rule") + text(28, up(v) + 4, fixed(v, 2), "soft", "end")).join("");
+    svg += marks.map((v) => line(34, up(v), width, up(v), "rule") + text(28, up(v) + 4, fixed(v, 2), "soft", "end")).join("");
     svg += words.map((word, i) => group(left + i * each, each, base, up, word, target[i], parts, i, counts, data.n)).join("");
     svg += line(34, base, width, base, "axis");
     const measured = counts ? counts[0].reduce((sum, v) => sum + v, 0) / data.n : undefined;
@@ -53,7 +54,7 @@ const figure = {
         ["acceptance", "Accepted: Σ min(p, q)", fixed(parts.acceptance, 3), parts.acceptance],
         ["reject", "Rejected = resampled", fixed(1 - parts.acceptance, 3), 1 - parts.acceptance],
         ["measured", "Accepted of 2,000", counts ? fixed(measured, 3) : "–", measured],
-        ["off", "Draws off target by", counts ? `at most ${fixed(off, 3)}` : "–", off],
+        ["off", "Largest gap to p", counts ? fixed(off, 3) : "–", off],
       ],
       says: counts
         ? `2,000 random draws (set ${state.sample} of ${data.samples}) land on the target, though ${fixed((1 - measured) * 100)}% of the drafts were rejected.`

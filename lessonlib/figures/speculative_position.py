@@ -82,7 +82,7 @@ def speculative_position() -> interactive.Figure:
             ("Accepted: Σ min(p, q)", still.fixed(acceptance, 3)),
             ("Rejected = resampled", still.fixed(1 - acceptance, 3)),
             ("Accepted of 2,000", "–"),
-            ("Draws off target by", "–"),
+            ("Largest gap to p", "–"),
         ],
         says="Where the draft gives too much, the excess is rejected; exactly that mass fills the gaps elsewhere. "
         "The output is the target for every λ.",
@@ -90,7 +90,7 @@ def speculative_position() -> interactive.Figure:
 
 
 def _still(chosen: dict[str, Any], part: dict[str, Any]) -> str:
-    base, each, bar = 258, 210, 70
+    base, each, bar = 258, 300, 100
     up = still.linear(0, 1, base, 50)
     svg = still.keys(34, 14, [("blue", "kept: min(p, q)"), ("empty", "rejected"), ("orange", "resampled")])
     for v in (0, 0.25, 0.5, 0.75, 1):
@@ -106,6 +106,12 @@ def _still(chosen: dict[str, Any], part: dict[str, Any]) -> str:
         svg += still.line(right - 5, up(p), right + bar + 5, up(p), "mark")
         svg += still.text(left + bar / 2, up(draft) - 6, still.fixed(draft, 2), "soft", "middle")
         svg += still.text(right + bar / 2, up(p) - 10, still.fixed(p, 2), "bold", "middle")
+        if draft > kept:
+            svg += still.text(
+                left + bar / 2, up((draft + kept) / 2) + 4, f"−{still.fixed(draft - kept, 2)}", "", "middle"
+            )
+        if p > kept:
+            svg += still.text(right + bar / 2, up((p + kept) / 2) + 4, f"+{still.fixed(p - kept, 2)}", "on", "middle")
         svg += still.text(left + bar / 2, base + 15, "draft", "soft", "middle")
         svg += still.text(right + bar / 2, base + 15, "output", "soft", "middle")
         svg += still.text(middle, base + 33, f"“{word}”", "head", "middle")

@@ -6,7 +6,7 @@ const speedup = (alpha, gamma, c) => expectedTokens(alpha, gamma) / (1 + gamma *
 
 const roundRows = (x, y, width, counts, gamma, gammas) => {
   const cell = Math.min(26, (width - 44) / (gammas[gammas.length - 1] + 1));
-  let svg = text(x, y + 12, "12 rounds, one target pass each", "head");
+  let svg = text(x, y + 12, "12 passes of the target", "head");
   svg += keys(x, y + 32, width, [["blue", "accepted"], ["orange", "resampled"], ["green", "bonus"]]);
   counts.forEach((n, i) => {
     const top = y + 42 + i * 17;

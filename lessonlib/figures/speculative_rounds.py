@@ -141,7 +141,7 @@ def _says(first: str, off: str, yours: bool) -> str:
 def _still(first: str) -> str:
     """Rounds of the first set, and the speed-up against γ."""
     gamma = START["gamma"]
-    svg = still.text(0, 12, "12 rounds", "head")
+    svg = still.text(0, 12, "12 passes", "head")
     svg += still.keys(80, 12, [("blue", "accepted draft"), ("orange", "resampled"), ("green", "bonus")])
     for i, digit in enumerate(first):
         n, y = int(digit, 36), 24 + i * 18
