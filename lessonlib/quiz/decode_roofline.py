@@ -97,8 +97,8 @@ def which_number_to_report() -> Question:
             ),
             Choice(
                 "The goodput",
-                "It counts only the requests that met their SLO. Percentiles of TTFT and TPOT tell which half of it was "
-                "missed.",
+                "It counts only the requests that met their SLO. Percentiles of TTFT and TPOT tell which half of it "
+                "was missed.",
                 right=True,
             ),
             Choice(
