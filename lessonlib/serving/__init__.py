@@ -1,0 +1,41 @@
+"""An LLM server in miniature: paged KV cache, continuous batching, prefix caching, speculative decoding.
+
+Read it in this order: `request`, `kv_cache`, `attention`, `model`, `block_manager`, `scheduler`, `sampler`, `runner`,
+`speculative`, `engine`. The vocabulary is the field's; the ideas are those of the lessons.
+"""
+
+from lessonlib.serving.attention import paged_attention
+from lessonlib.serving.block_manager import BlockManager
+from lessonlib.serving.config import DecoderConfig, tiny_config
+from lessonlib.serving.engine import LLM
+from lessonlib.serving.kv_cache import KVCache, slot_mapping, write_kv
+from lessonlib.serving.metrics import Metrics, StepRecord
+from lessonlib.serving.model import Decoder, random_weights
+from lessonlib.serving.request import RequestOutput, SamplingParams
+from lessonlib.serving.scheduler import Scheduler, admit
+from lessonlib.serving.speculative import DraftModel, EarlyExit, PromptLookup, verify
+from lessonlib.serving.tokenizer import Tokenizer
+
+__all__ = [
+    "LLM",
+    "BlockManager",
+    "Decoder",
+    "DecoderConfig",
+    "DraftModel",
+    "EarlyExit",
+    "KVCache",
+    "Metrics",
+    "PromptLookup",
+    "RequestOutput",
+    "SamplingParams",
+    "Scheduler",
+    "StepRecord",
+    "Tokenizer",
+    "admit",
+    "paged_attention",
+    "random_weights",
+    "slot_mapping",
+    "tiny_config",
+    "verify",
+    "write_kv",
+]
