@@ -61,14 +61,15 @@ class Sampler:
         draft: law of the drafted token.
         bonus: law of the token after γ acceptances; None where there is none.
         one_draw: the same uniform draw decides at every position.
-        after: what follows a rejection, "nothing", "bonus" or the next "positions".
+        after: what follows a rejection: "nothing"; a bonus token, from the "next row" or the "last row" of p; or the
+            remaining "positions", or these "and a bonus".
         rejected_too: the rejected token is emitted before the resampled one.
     """
 
     keep: Rule = lambda p, q, i: _ratio(p[i], q[i])
     again: Rule | None = lambda p, q, i: _normalised(np.maximum(p[i] - q[i], 0), p[i])
     draft: Rule = lambda p, q, i: q[i]
-    bonus: Rule | None = lambda p, q, i: p[-1]
+    bonus: Rule | None = lambda p, q, i: p[i]
     one_draw: bool = False
     after: str = "nothing"
     rejected_too: bool = False
@@ -82,7 +83,7 @@ class Sampler:
             if weight <= 0:
                 return
             if i == len(q):
-                extend(tokens, None if rejected and self.after != "bonus" else self.bonus, i, weight)
+                extend(tokens, None if rejected and self.after == "positions" else self.bonus, i, weight)
                 return
             draft, keep = self.draft(p, q, i), self.keep(p, q, i)
             if self.one_draw:
@@ -100,10 +101,10 @@ class Sampler:
                 extend(tokens, self.again, i, weight)
                 return
             for y, share in enumerate(self.again(p, q, i)):
-                if self.after == "positions":
+                if self.after in ("positions", "and a bonus"):
                     walk((*tokens, y), i + 1, weight * share, top, True)
                 else:
-                    extend((*tokens, y), lambda p, q, i: p[i + 1], i, weight * share)
+                    extend((*tokens, y), self.bonus, i + 1 if self.after == "next row" else len(q), weight * share)
 
         def extend(tokens: Round, rule: Rule | None, i: int, weight: float) -> None:
             if rule is None:
@@ -206,12 +207,10 @@ SAMPLER_MISTAKES: list[tuple[str, str, Sampler]] = [
         Sampler(rejected_too=True),
     ),
     ("goes-on-after-rejection", _WHY_GOES_ON, Sampler(after="positions")),
-    (
-        "goes-on-after-rejection",
-        _WHY_GOES_ON,
-        Sampler(after="positions", bonus=None),
-    ),
-    ("bonus-after-rejection", _WHY_BONUS_AFTER, Sampler(after="bonus")),
+    ("goes-on-after-rejection", _WHY_GOES_ON, Sampler(after="and a bonus")),
+    ("goes-on-after-rejection", _WHY_GOES_ON, Sampler(after="positions", bonus=None)),
+    ("bonus-after-rejection", _WHY_BONUS_AFTER, Sampler(after="next row")),
+    ("bonus-after-rejection", _WHY_BONUS_AFTER, Sampler(after="last row")),
     (
         "no-bonus",
         "After γ acceptances one token more is free: the same target pass gave p[γ].",

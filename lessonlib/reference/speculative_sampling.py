@@ -28,7 +28,7 @@ def speculative_round(p: np.ndarray, q: np.ndarray, rng: np.random.Generator) ->
         raise ValueError(f"p and q must have shapes (γ + 1, V) and (γ, V), got {p.shape} and {q.shape}")
     for name, rows in (("p", p), ("q", q)):
         sums = rows.sum(axis=1)
-        if not (np.all(rows >= 0) and np.all(abs(sums - 1) < 1e-4)):
+        if not ((rows >= 0).all() and (abs(sums - 1) < 1e-4).all()):
             raise ValueError(f"rows of {name} must be probabilities that sum to 1, got {rows} with sums {sums}")
 
     def draw(weights: np.ndarray) -> int:

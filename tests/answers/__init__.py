@@ -35,6 +35,7 @@ class Answers:
 
 def all_parts() -> dict[str, Answers]:
     """Every part of the course with its answers."""
-    from tests.answers import capstone, decode_roofline, kv_cache, paged_memory
+    from tests.answers import capstone, decode_roofline, kv_cache, paged_memory, speculative_sampling
 
-    return {**kv_cache.PARTS, **decode_roofline.PARTS, **paged_memory.PARTS, **capstone.PARTS}
+    modules = (kv_cache, decode_roofline, paged_memory, speculative_sampling, capstone)
+    return {part: answers for module in modules for part, answers in module.PARTS.items()}
