@@ -56,7 +56,7 @@ def serve_contiguous(prompt: np.ndarray, output: np.ndarray, size: np.ndarray, c
     waiting = deque(range(len(prompt)))
     held: list[tuple[int, int]] = []  # (first slot, request), in order
     age = np.zeros(len(prompt), dtype=np.int64)
-    counted = []
+    counted: list[tuple[float, ...]] = []
     while True:
         while waiting and (place := _first_gap(held, size, int(size[waiting[0]]), capacity)) is not None:
             held.append((place, waiting.popleft()))
@@ -93,7 +93,8 @@ def serve_paged(
     waiting = deque(range(len(prompt)))
     running: list[int] = []  # oldest first
     age = np.zeros(len(prompt), dtype=np.int64)
-    counted, preempted = [], 0
+    counted: list[tuple[float, ...]] = []
+    preempted = 0
     while True:
         while waiting and -(-(prompt + age)[waiting[0]] // block_size) <= pool.n_free - len(running):
             running.append(waiting.popleft())  # with one block to spare for each that runs
@@ -136,7 +137,7 @@ def _first_gap(held: list[tuple[int, int]], sizes: np.ndarray, size: int, capaci
     return end if capacity - end >= size else None
 
 
-def _shares(counted: list[tuple[Any, ...]], capacity: int, preempted: int = 0) -> Shares:
+def _shares(counted: list[tuple[float, ...]], capacity: int, preempted: int = 0) -> Shares:
     if not counted:
         raise ValueError("all requests fit at once: take more requests or a smaller memory")
     used, reserved, internal, idle, running = np.mean(np.array(counted, dtype=float), axis=0).tolist()

@@ -31,6 +31,17 @@ PUBLISHED: dict[str, dict[str, str]] = {
         "1.44": "kernels timed by others beside their bounds, A100, the least",
         "1.62": "the same, the most",
     },
+    "03_paged_memory": {
+        "20.4%": "Kwon et al. 2023, section 3.1: earlier systems, the least",
+        "38.2%": "the same, the most",
+        "96.3%": "the same, vLLM",
+        "26%": "Kwon et al. 2023, section 7.1: the attention kernel, at most",
+        "12,035": "Mooncake's conversation trace, mean prompt",
+        "512": "the same, tokens in a block",
+        "36.6%": "the same, hits with an unlimited cache",
+        "10,000": "the same, blocks of a limited cache",
+        "21%": "the same, hits with that cache",
+    },
 }
 
 NUMBER = re.compile(r"(?<![\w.])(\d[\d,]*(?:\.\d+)?)(%?)(?!\w*-\d)")
