@@ -326,7 +326,9 @@ class ServingResult:
 
     @property
     def duration(self) -> float:
-        """Seconds from the first arrival to the last token."""
+        """Seconds from the first arrival to the last token; 0 where every request was refused."""
+        if self.refused.all():
+            return 0.0
         return float(np.nanmax(self.finish) - min(request.arrival for request in self.requests))
 
     @property
@@ -342,7 +344,8 @@ class ServingResult:
             ttft: longest time to first token, seconds.
             tpot: longest mean time per output token, seconds.
         """
-        return self.attained(ttft, tpot) * len(self.requests) / self.duration
+        met = self.attained(ttft, tpot) * len(self.requests)
+        return met / self.duration if met else 0.0
 
     def attained(self, ttft: float, tpot: float) -> float:
         """Share of all requests that meet both limits; refused ones do not."""
