@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lessonlib.check import CheckFailed
+from lessonlib.check import speculative_sampling as judge
 from lessonlib.gpus import GPUS
 from lessonlib.models import MODELS
 from lessonlib.reference import expected_tokens, speculative_round, speedup
@@ -184,3 +188,73 @@ def test_gain_shrinks_with_the_batch() -> None:
 def test_gain_at_batch_1_is_the_speedup_formula() -> None:
     c = SMALL.n_params / LLAMA.n_params
     assert batch_gain(0.8, 4, 1, 1, LLAMA, SMALL, H100) == pytest.approx(speedup(0.8, 4, c), rel=1e-3)
+
+
+# --- what the statistical check promises ----------------------------------------------------------------
+
+
+def binomial(n: int, share: float) -> np.ndarray:
+    """Probabilities of 0 … n successes."""
+    k = np.arange(n + 1)
+    choose = np.array([math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) for i in k])
+    return np.exp(choose + k * math.log(share) + (n - k) * math.log1p(-share))
+
+
+def alarms(case: judge.Case, n: int, share: float) -> np.ndarray:
+    """For each count of n, whether it makes an alarm against that share."""
+    limit = judge.limit(case, len(judge.tests_of(case, Counter({(0,): 1}))))
+    return np.array([judge._evidence(k, n, share) > limit for k in range(n + 1)])
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_false_alarms_are_rarer_than_one_in_a_million(seed: int) -> None:
+    """The levels of the cases add up to less than 1e-6, and each test's exact false-alarm rate is below its part."""
+    cases = judge.cases(seed)
+    assert sum(case.level for case in cases) < 1e-6
+    for case in cases:
+        tests = judge.tests_of(case, Counter({(0,): 1}))
+        for share in {round(test.share, 12) for test in tests} - {0.0, 1.0}:
+            n = min(case.n, 3000)
+            assert binomial(n, share)[alarms(case, n, share)].sum() < case.level / len(tests)
+
+
+def test_a_total_variation_of_2_percent_is_caught() -> None:
+    """Exact power of the precise case, at both positions. With three tokens one share is off by the whole 0.02."""
+    case = judge.cases(0)[-1]
+    assert case.p.shape == (2, 3)
+    reached = case.n * acceptance(case.p[0], case.q[0])
+    at_least = int(reached - 5 * math.sqrt(reached * (1 - reached / case.n)))
+    for n in (case.n, at_least):
+        for share in (0.9, 0.06, 0.04):
+            caught = alarms(case, n, share)
+            for off in (0.02, -0.02):
+                assert binomial(n, share + off)[caught].sum() > 0.999
+    assert {round(x, 6) for x in case.p.ravel()} == {0.9, 0.06, 0.04}
+
+
+@pytest.mark.parametrize("number", range(len(judge.SAMPLER_MISTAKES)))
+def test_each_mistaken_law_is_a_law_and_is_named(number: int) -> None:
+    slug, _why, sampler = judge.SAMPLER_MISTAKES[number]
+    laws: dict[bytes, tuple[list, np.ndarray]] = {}
+
+    def answer(p: np.ndarray, q: np.ndarray, rng: np.random.Generator) -> list[int]:
+        key = p.tobytes() + q.tobytes()
+        if key not in laws:
+            law = sampler.law(p, q)
+            assert sum(law.values()) == pytest.approx(1)
+            laws[key] = (list(law), np.array(list(law.values())))
+        rounds, weights = laws[key]
+        return list(rounds[rng.choice(len(rounds), p=weights / weights.sum())])
+
+    with pytest.raises(CheckFailed) as caught:
+        judge.speculative_round(answer, seed=3)
+    assert caught.value.mistake == slug
+
+
+def test_the_right_law_is_the_law_of_simulated_rounds() -> None:
+    for case in judge.cases(4):
+        tokens = speculative_rounds(case.p, case.q, 20_000, np.random.default_rng(1))
+        counts = Counter(tuple(int(x) for x in row if x >= 0) for row in tokens)
+        tests = judge.tests_of(case, counts)
+        assert max(test.evidence for test in tests if test.n) < judge.limit(case, len(tests))
+        assert sum(judge.RIGHT.law(case.p, case.q).values()) == pytest.approx(1)
