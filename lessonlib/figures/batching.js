@@ -37,6 +37,7 @@ const chart = (run, policy, top, total, width, n_slots) => {
       }
     }
   });
+  if (run.right) svg += line(at(run.right[0]), top - 8, at(run.right[0]), top + 8 + n_slots * 26, "ghost");
   const end = at(run.n_steps);
   return svg + line(end, top + 2, end, top + 8 + n_slots * 26, "mark");
 };
@@ -49,7 +50,7 @@ const figure = {
   draw(data, state, width) {
     const pair = data.runs[state.longest][state.set];
     const length = (run) => runsOf(run.slots[0]).reduce((sum, [, , n]) => sum + n, 0);
-    const total = Math.max(...pair.map((run) => Math.max(run.n_steps, length(run))), 1);
+    const total = Math.max(...pair.map((run) => Math.max(run.n_steps, length(run), run.right ? run.right[0] : 0)), 1);
     const at = linear(0, total, 40, width - 4);
     let svg = keys(0, 12, width, [["orange", "prefill"], ["blue", "decode"], ["empty", "idle"]]);
     pair.forEach((run, i) => (svg += chart(run, POLICIES[i], 40 + i * 138, total, width, data.n_slots)));

@@ -20,6 +20,8 @@ LONGEST = (2, 4, 8, 12, 16, 24)
 POLICIES: tuple[Policy, ...] = ("static", "continuous")
 START = {"longest": 16, "set": 0}
 MOST_STEPS = 400  # more than any answer that ends needs: 12 requests of 24 steps, one after the other, take 288
+NUMBERS = ("n_steps", "slot_use", "mean_latency")
+Packed = dict[str, Any]
 _DIGITS = digits + ascii_lowercase
 
 
@@ -42,12 +44,7 @@ def batching(simulate: Callable[..., BatchingResult] | None = None) -> interacti
         simulate: the learner's `simulate(requests, n_slots, policy)`; the reference where it is left out.
     """
     answer = interactive.learners(simulate, "simulate")
-    runs: dict[int, list[list[dict[str, Any]]]] = {}
-    for longest in LONGEST:
-        runs[longest] = []
-        for seed in range(N_SETS):
-            requests = workload(seed, longest)
-            runs[longest].append([_run(answer, requests, policy) for policy in POLICIES])
+    runs = _learners_runs(answer) if answer else _runs(lambda *args: _packed(reference(*args)))
     start = runs[START["longest"]][START["set"]]
     return interactive.figure(
         "batching",
@@ -69,26 +66,38 @@ def batching(simulate: Callable[..., BatchingResult] | None = None) -> interacti
     )
 
 
-def _run(answer: Answer | None, requests: list[Request], policy: Policy) -> dict[str, Any]:
-    """One simulation, packed; with the reference's numbers where a learner's differ."""
-    right = reference(requests, N_SLOTS, policy)
-    if answer is None:
-        return _packed(right)
-    packed = _packed(_checked(answer, (requests, N_SLOTS, policy)))
-    expected = _packed(right)
-    if any(not close(packed[key], expected[key]) for key in ("n_steps", "slot_use", "mean_latency")):
-        packed["right"] = [expected[key] for key in ("n_steps", "slot_use", "mean_latency")]
-    return packed
+def _runs(run: Callable[..., Packed]) -> dict[int, list[list[Packed]]]:
+    """Longest output -> set of requests -> policy: one simulation, packed."""
+    return {
+        longest: [[run(workload(seed, longest), N_SLOTS, policy) for policy in POLICIES] for seed in range(N_SETS)]
+        for longest in LONGEST
+    }
 
 
-def _checked(answer: Answer, args: tuple[Any, ...]) -> BatchingResult:
-    result, text = answer(*args), answer.text(args)
+def _learners_runs(answer: Answer) -> dict[int, list[list[Packed]]]:
+    """The same with the learner's function, under one time limit; with the reference's numbers where they differ."""
+    now: list[tuple[Any, ...]] = [()]
+
+    def run(*args: Any) -> Packed:
+        now[0] = args
+        requests, *rest = args
+        packed = _packed(_checked(answer, args, answer.function(list(requests), *rest)))
+        expected = _packed(reference(*args))
+        if any(not close(packed[key], expected[key]) for key in NUMBERS):
+            packed["right"] = [expected[key] for key in NUMBERS]
+        return packed
+
+    return answer.run(lambda: _runs(run), lambda: answer.text(now[0]))
+
+
+def _checked(answer: Answer, args: tuple[Any, ...], result: Any) -> BatchingResult:
+    text = answer.text(args)
     numbers: dict[str, Any] = {}
-    for name in ("n_steps", "slot_use", "mean_latency"):
+    for name in NUMBERS:
         if not hasattr(result, name):
             fail(text, repr(result), "a BatchingResult(n_steps, slot_use, mean_latency, schedule)")
         numbers[name] = answer.as_number(getattr(result, name), f"{text}.{name}")
-    schedule = answer.run(lambda: np.asarray(result.schedule), lambda: f"{text}.schedule")
+    schedule = np.asarray(result.schedule)
     if schedule.ndim != 2 or schedule.shape[1] != N_SLOTS or not 1 <= len(schedule) <= MOST_STEPS:
         fail(f"{text}.schedule", f"shape {schedule.shape}", f"shape (n_steps, {N_SLOTS})")
     if not np.isin(schedule, range(-1, N_REQUESTS)).all():
@@ -96,7 +105,7 @@ def _checked(answer: Answer, args: tuple[Any, ...]) -> BatchingResult:
     return BatchingResult(schedule=schedule.astype(int), **numbers)
 
 
-def _packed(result: BatchingResult) -> dict[str, Any]:
+def _packed(result: BatchingResult) -> Packed:
     """The numbers, and per slot the runs of one request (or "." for idle) with their lengths, digits in base 36."""
     slots = []
     for column in np.asarray(result.schedule).T.tolist():
@@ -106,15 +115,14 @@ def _packed(result: BatchingResult) -> dict[str, Any]:
             name = "." if request < 0 else _DIGITS[request]
             word += f"{name}z" * (n // 35) + (f"{name}{_DIGITS[n % 35]}" if n % 35 else "")
         slots.append(word)
-    numbers = {"n_steps": result.n_steps, "slot_use": result.slot_use, "mean_latency": result.mean_latency}
-    return {**{key: float(value) for key, value in numbers.items()}, "slots": slots}
+    return {**{key: float(getattr(result, key)) for key in NUMBERS}, "slots": slots}
 
 
 # --- the first state, as text and as a still picture ------------------------------------------------------
 
 
-def _readings(start: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    def both(show: Callable[[dict[str, Any]], str]) -> str:
+def _readings(start: list[Packed]) -> list[tuple[str, str]]:
+    def both(show: Callable[[Packed], str]) -> str:
         return " vs ".join(show(run) for run in start)
 
     return [
@@ -128,7 +136,7 @@ def _numbers(n_steps: float, slot_use: float, mean_latency: float) -> tuple[str,
     return still.fixed(n_steps), f"{still.fixed(100 * slot_use)}%", still.fixed(mean_latency, 1)
 
 
-def _says(start: list[dict[str, Any]], yours: bool) -> str:
+def _says(start: list[Packed], yours: bool) -> str:
     static, continuous = start
     for policy, run in zip(POLICIES, start, strict=True):
         if "right" in run:
@@ -141,7 +149,7 @@ def _says(start: list[dict[str, Any]], yours: bool) -> str:
     return words + (" Run by your simulate." if yours else "")
 
 
-def _still(start: list[dict[str, Any]]) -> str:
+def _still(start: list[Packed]) -> str:
     """Both schedules on one time axis."""
     total = max(sum(int(n, 36) for n in run["slots"][0][1::2]) for run in start)
     at = still.linear(0, total, 40, 656)

@@ -1,5 +1,7 @@
 // Figure 1: what bounds a decode step.
 
+const FORMATS = [[2, "bf16"], [1, "fp8"]];
+
 // The formulas of lessonlib.roofline for plain attention; k is the cache per token in bytes.
 const formula = (B, C, model, bytes_per_kv, gpu) => {
   const weights = model.weights;
@@ -22,18 +24,22 @@ const setting = (data, state) => {
   return { model, gpu, fits, stops: [...data.stops.filter((B) => B < fits), Math.max(fits, 1)] };
 };
 
-// A learner's answer is stored as its ratio to the formula, one row of stops per setting and field; no row, no difference.
+// A learner's answer is stored as ratios per stop (see decode_roofline.py): bytes and FLOPs to the formula's, every
+// later field to what follows from the earlier ones. No row, no difference.
 const FIELDS = ["n_bytes", "flops", "t_memory", "t_compute", "t_step", "tokens_per_s", "compute_bound"];
 const drawnStep = (data, state, { model, gpu, stops }, B) => {
   const right = formula(B, state.C, model, state.kv, gpu);
-  const rows = data.yours && data.yours.index[[state.model, state.gpu, state.kv, state.C]];
+  const number = (options, chosen) => options.indexOf(chosen);
+  const key = [number(Object.keys(data.models), state.model), number(Object.keys(data.gpus), state.gpu), number(FORMATS.map(([e]) => e), state.kv), number(data.contexts, state.C)];
+  const rows = data.yours && data.yours.index[key.join(".")];
   if (!rows) return { step: right, right };
-  const step = { ...right };
-  FIELDS.forEach((field, f) => {
-    const ratio = rows[f] < 0 ? 1 : data.yours.rows[rows[f]][stops.indexOf(B)];
-    step[field] = field === "compute_bound" ? right[field] === (ratio === 1) : right[field] * ratio;
-  });
-  return { step, right };
+  const ratio = FIELDS.map((_, f) => (rows[f] < 0 ? 1 : data.yours.rows[rows[f]][stops.indexOf(B)]));
+  const [n_bytes, flops] = [right.n_bytes * ratio[0], right.flops * ratio[1]];
+  const [t_memory, t_compute] = [(n_bytes / gpu.bandwidth) * ratio[2], (flops / gpu.peak_flops) * ratio[3]];
+  const t_step = Math.max(t_memory, t_compute) * ratio[4];
+  const tokens_per_s = (B / t_step) * ratio[5];
+  const compute_bound = t_compute > t_memory === (ratio[6] === 1);
+  return { step: { n_bytes, flops, t_memory, t_compute, t_step, tokens_per_s, compute_bound }, right, differs: true };
 };
 
 const timeBars = (x, y, width, step, right, weights, bandwidth, top) => {
@@ -89,7 +95,7 @@ const figure = {
   controls: [
     { key: "B", label: "Batch B", stops: (data, state) => setting(data, state).stops, show: (B) => (B === 1 ? "1 sequence" : `${fixed(B)} sequences`) },
     { key: "C", label: "Context C", stops: (data) => data.contexts, show: (C) => `${fixed(C)} tokens` },
-    { key: "kv", label: "KV cache", options: () => [[2, "bf16"], [1, "fp8"]] },
+    { key: "kv", label: "KV cache", options: () => FORMATS },
     { key: "model", label: "Model", options: (data) => Object.entries(data.models).map(([name, m]) => [name, `${name} · ${m.kind}`]) },
     { key: "gpu", label: "GPU", options: (data) => Object.keys(data.gpus).map((name) => [name, name]) },
   ],
@@ -99,7 +105,7 @@ const figure = {
     const points = stops.map((B) => ({ B, ...drawnStep(data, state, set, B) }));
     const here = points[stops.indexOf(state.B)];
     const [one, { step, right }] = [points[0].step, here];
-    const differs = points.some((p) => FIELDS.some((f) => p.step[f] !== p.right[f]));
+    const differs = points.some((p) => p.differs);
     const perSequence = state.C * model.kv_numbers * state.kv;
     const wide = width >= 700;
     const column = wide ? (width - 28) / 2 : width;

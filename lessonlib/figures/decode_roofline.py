@@ -30,11 +30,11 @@ FINE = tuple(sorted({2**i for i in range(18)} | {3 * 2**i for i in range(16)}))
 RESERVED = 0.17425
 START: dict[str, Any] = {"model": "Llama-3-8B", "gpu": "H100-SXM", "kv": 2, "C": 1024, "B": 32}
 
-Key = tuple[str, str, float, int]
+Key = tuple[int, int, int, int]
 Grid = tuple[tuple[int, ...], tuple[int, ...]]  # contexts, and batches below B_max
 # A learner's answer whose differences do not fit in the output is drawn on the next, coarser grid.
 GRIDS: tuple[Grid, ...] = ((CONTEXTS, FINE), ((1024, 4096, 32768), tuple(2 ** (2 * i + 1) for i in range(9))))
-BUDGET = 24_000
+BUDGET = 27_000  # bytes
 
 
 def room(cfg: ModelConfig, gpu: Gpu) -> int:
@@ -49,12 +49,12 @@ def stops(grid: Grid, C: int, cfg: ModelConfig, gpu: Gpu) -> list[int]:
 
 
 def settings(grid: Grid) -> Iterator[tuple[Key, ModelConfig, Gpu]]:
-    """Every setting that the controls reach, but for the batch."""
-    for model in MODEL_KINDS:
-        for name in GPU_NAMES:
-            for e in KV_BYTES:
-                for C in grid[0]:
-                    yield (model, name, e, C), replace(MODELS[model], bytes_per_kv=e), GPUS[name]
+    """Every setting that the controls reach, but for the batch: numbers of its options, model, GPU."""
+    for i, model in enumerate(MODEL_KINDS):
+        for j, name in enumerate(GPU_NAMES):
+            for k, e in enumerate(KV_BYTES):
+                for m in range(len(grid[0])):
+                    yield (i, j, k, m), replace(MODELS[model], bytes_per_kv=e), GPUS[name]
 
 
 @interactive.or_message(TITLE, "figures.decode_roofline()")
@@ -73,7 +73,7 @@ def decode_roofline(decode_step: Callable[..., DecodeStep] | None = None) -> int
     grid, yours = GRIDS[0], None
     if answer:
         yours = _compared(answer, grid)
-        if len(str(yours)) > BUDGET:
+        if len(interactive.compact(yours)) > BUDGET:
             grid = GRIDS[1]
             yours = _compared(answer, grid)
     return interactive.figure(
@@ -119,20 +119,23 @@ def _checked(answer: Answer, args: tuple[Any, ...], result: Any) -> DecodeStep:
     names = [f.name for f in fields(DecodeStep)]
     if any(not hasattr(result, name) for name in names):
         fail(answer.text(args), repr(result), f"a DecodeStep({', '.join(names)})")
-    numbers: dict[str, Any] = {
+    numbers: dict[str, float] = {
         name: float(answer.as_number(getattr(result, name), f"{answer.text(args)}.{name}")) for name in names[:-1]
     }
+    for name, value in numbers.items():
+        if value <= 0:
+            fail(f"{answer.text(args)}.{name}", repr(value), "a number above 0")
     if result.bound not in ("memory", "compute"):
         fail(f"{answer.text(args)}.bound", repr(result.bound), '"memory" or "compute"')
     return DecodeStep(**numbers, bound=result.bound)
 
 
 def _compared(answer: Answer, grid: Grid) -> dict[str, Any]:
-    """The learner's results over the reference's, at every setting of a grid.
+    """How the learner's results differ from what they should be, at every setting of a grid.
 
     Returns:
-        "rows", each a ratio per stop, none twice; "index", for each setting the number of its row per field, −1
-        where the answer is right. Settings where all is right are left out.
+        "rows", each a ratio per stop, none twice; "index", for each setting (numbers of model, GPU, format and context)
+        its row per field, −1 where the field is right. Settings where all is right are left out.
     """
     rows: dict[tuple[float, ...], int] = {}
     index: dict[str, list[int]] = {}
@@ -140,30 +143,38 @@ def _compared(answer: Answer, grid: Grid) -> dict[str, Any]:
 
     def compare() -> None:
         for key, cfg, gpu in settings(grid):
-            pairs = []
-            for B in stops(grid, key[3], cfg, gpu):
-                now[0] = (B, key[3], cfg, gpu)
+            by_stop = []
+            for B in stops(grid, grid[0][key[3]], cfg, gpu):
+                now[0] = (B, grid[0][key[3]], cfg, gpu)
                 right = reference(*now[0])
                 # Copies: an answer that changes its arguments must not reach the catalogues.
-                result = answer.function(B, key[3], copy(cfg), copy(gpu))
-                pairs.append((_checked(answer, now[0], result), right))
-            ratios = [
-                tuple(_ratio(getattr(got, f.name), getattr(right, f.name)) for got, right in pairs)
-                for f in fields(DecodeStep)
-            ]
-            if any(set(row) != {1} for row in ratios):
-                index[",".join(map(str, key))] = [
-                    -1 if set(row) == {1} else rows.setdefault(row, len(rows)) for row in ratios
+                got = _checked(answer, now[0], answer.function(*now[0][:2], copy(cfg), copy(gpu)))
+                by_stop.append(_ratios(got, right, B, gpu))
+            fields_ = list(zip(*by_stop, strict=True))
+            if any(set(row) != {1} for row in fields_):
+                index[".".join(map(str, key))] = [
+                    -1 if set(row) == {1} else rows.setdefault(row, len(rows)) for row in fields_
                 ]
 
     answer.run(compare, lambda: answer.text(now[0]))
     return {"rows": list(rows), "index": index}
 
 
-def _ratio(got: Any, right: Any) -> float:
-    if isinstance(right, str):
-        return 1 if got == right else -1
-    return 1 if math.isclose(got, right, rel_tol=1e-9) else float(f"{got / right:.4g}")
+def _ratios(got: DecodeStep, right: DecodeStep, B: int, gpu: Gpu) -> tuple[float, ...]:
+    """Bytes and FLOPs over the right ones, and every later field over what follows from the learner's own earlier ones.
+
+    A mistake in the bytes then is one difference, not five.
+    """
+    follows = (
+        (got.n_bytes, right.n_bytes),
+        (got.flops, right.flops),
+        (got.t_memory, got.n_bytes / gpu.bandwidth),
+        (got.t_compute, got.flops / gpu.peak_flops),
+        (got.t_step, max(got.t_memory, got.t_compute)),
+        (got.tokens_per_s, B / got.t_step),
+    )
+    ratios = (1 if math.isclose(a, b, rel_tol=1e-9) else float(f"{a / b:.4g}") for a, b in follows)
+    return (*ratios, 1 if (got.bound == "compute") == (got.t_compute > got.t_memory) else -1)
 
 
 # --- the first state, as text and as a still picture ------------------------------------------------------

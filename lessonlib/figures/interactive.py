@@ -178,11 +178,24 @@ def _still(title: str, picture: str, height: int, readings: list[tuple[str, str]
     )
 
 
-def _json(value: Any) -> str:
+def compact(value: Any) -> str:
+    """JSON in as few bytes as will do. Twelve digits are the same on every machine, the last ones of a sum are not."""
+    return json.dumps(_rounded(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(v) for v in value]
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else float(f"{value:.12g}")
+    return value
+
+
+def _json(value: dict[str, Any]) -> str:
     """JSON that may stand in a script element, one top-level entry a line so that diffs stay readable."""
-    entries = (
-        f"{json.dumps(key)}:{json.dumps(v, ensure_ascii=False, separators=(',', ':'))}" for key, v in value.items()
-    )
+    entries = (f"{json.dumps(key)}:{compact(v)}" for key, v in value.items())
     return ("{" + ",\n".join(entries) + "}").replace("<", "\\u003c")
 
 

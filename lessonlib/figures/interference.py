@@ -57,10 +57,7 @@ def interference() -> interactive.Figure:
         "slo": SLO,
         "chunks": CHUNKS,
         "decode": {n: decode_seconds(n / 100) for n in PEAK_PERCENT},
-        "steps": {
-            n: {chunk: [float(f"{t:.10g}") for t in chunk_seconds(chunk, n / 100)] for chunk in (*CHUNKS, PROMPT)}
-            for n in PEAK_PERCENT
-        },
+        "steps": {n: {chunk: chunk_seconds(chunk, n / 100) for chunk in (*CHUNKS, PROMPT)} for n in PEAK_PERCENT},
         "prefill": {n: prefill_seconds(PROMPT, CFG, GPU, n / 100) for n in PEAK_PERCENT},
         "links": {name: transfer_seconds(PROMPT, CFG, bandwidth) for name, bandwidth in LINKS.items()},
     }

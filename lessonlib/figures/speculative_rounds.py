@@ -18,7 +18,7 @@ TITLE = "Rounds of speculative decoding"
 ALPHAS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 GAMMAS = tuple(range(1, 9))
 COSTS = tuple(round(0.05 * i, 2) for i in range(11))
-N_ROUNDS, N_SETS = 12, 8
+N_ROUNDS, N_SETS = 12, 6
 START: dict[str, Any] = {"gamma": 4, "alpha": 0.8, "c": 0.15, "sets": 1}
 _DIGITS = digits + ascii_lowercase
 
@@ -39,10 +39,7 @@ def speculative_rounds(speculative_round: Callable[..., list[int]] | None = None
         speculative_round: the learner's `speculative_round(p, q, rng)`; the reference where it is left out.
     """
     answer = interactive.learners(speculative_round, "speculative_round")
-    rounds = {
-        alpha: {gamma: _rounds(answer, alpha, gamma, seed=100 * i + gamma) for gamma in GAMMAS}
-        for i, alpha in enumerate(ALPHAS)
-    }
+    rounds = _learners_rounds(answer) if answer else _rounds(reference)
     first = rounds[START["alpha"]][START["gamma"]][0]
     return interactive.figure(
         "speculative_rounds",
@@ -66,20 +63,33 @@ def speculative_rounds(speculative_round: Callable[..., list[int]] | None = None
     )
 
 
-def _rounds(answer: Answer | None, alpha: float, gamma: int, seed: int) -> list[str]:
-    """Tokens per round, a base-36 digit each, in sets of twelve."""
-    p, q = laws(alpha, gamma)
-    n = N_ROUNDS * N_SETS
-    if answer is None:
-        rng = np.random.default_rng(seed)
-        emitted = [reference(p, q, rng) for _ in range(n)]
-    else:
-        emitted = answer.repeat(n, p, q, seed=seed)
-        for tokens in emitted:
-            if not isinstance(tokens, list | tuple | np.ndarray) or np.ndim(tokens) != 1:
-                fail(answer.text((p, q, np.random.default_rng(seed))), repr(tokens), "a list of tokens")
-    word = "".join(_DIGITS[min(35, len(tokens))] for tokens in emitted)
-    return [word[i : i + N_ROUNDS] for i in range(0, n, N_ROUNDS)]
+def _rounds(run: Callable[..., Any]) -> dict[float, dict[int, list[str]]]:
+    """α -> γ -> tokens per round, a base-36 digit each, in sets of twelve."""
+    rounds: dict[float, dict[int, list[str]]] = {}
+    for i, alpha in enumerate(ALPHAS):
+        rounds[alpha] = {}
+        for gamma in GAMMAS:
+            p, q = laws(alpha, gamma)
+            rng = np.random.default_rng(100 * i + gamma)
+            rounds[alpha][gamma] = [
+                "".join(_DIGITS[min(35, len(run(p, q, rng)))] for _ in range(N_ROUNDS)) for _ in range(N_SETS)
+            ]
+    return rounds
+
+
+def _learners_rounds(answer: Answer) -> dict[float, dict[int, list[str]]]:
+    """The same with the learner's function, under one time limit."""
+    now: list[tuple[Any, ...]] = [()]
+
+    def run(*args: Any) -> Any:
+        now[0] = args
+        p, q, rng = args
+        tokens = answer.function(p.copy(), q.copy(), rng)
+        if not isinstance(tokens, list | tuple | np.ndarray) or np.ndim(tokens) != 1:
+            fail(answer.text(args), repr(tokens), "a list of tokens")
+        return tokens
+
+    return answer.run(lambda: _rounds(run), lambda: answer.text(now[0]))
 
 
 def _off(rounds: dict[float, dict[int, list[str]]]) -> str:
