@@ -92,7 +92,7 @@ def test_copy_on_an_empty_pool_changes_nothing() -> None:
     pool.allocate("A", 6)
     pool.fork("A", "B")
     before = state(pool)
-    with pytest.raises(OutOfBlocks, match="1 free blocks, and 0 are free: wait, or preempt"):
+    with pytest.raises(OutOfBlocks, match="needed: 1, free: 0; wait, or preempt"):
         pool.append("B")
     assert state(pool) == before
     pool.free("A")
@@ -105,7 +105,7 @@ def test_admission_says_never_or_later() -> None:
     pool.allocate("A", 8)
     with pytest.raises(OutOfBlocks, match="more than the whole pool of 4"):
         pool.allocate("B", 17)
-    with pytest.raises(OutOfBlocks, match="3 free blocks, and 2 are free"):
+    with pytest.raises(OutOfBlocks, match="needed: 3, free: 2"):
         pool.allocate("B", 12)
     pool.allocate("B", 8)
 

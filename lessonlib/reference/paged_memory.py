@@ -119,9 +119,9 @@ class BlockAllocator:
 
     def _must_be_free(self, n_needed: int) -> None:
         if n_needed > len(self.ref_counts):
-            raise OutOfBlocks(f"needs {n_needed} blocks, more than the whole pool of {len(self.ref_counts)}")
+            raise OutOfBlocks(f"blocks needed: {n_needed}, more than the whole pool of {len(self.ref_counts)}")
         if n_needed > self.n_free:
-            raise OutOfBlocks(f"needs {n_needed} free blocks, and {self.n_free} are free: wait, or preempt a sequence")
+            raise OutOfBlocks(f"blocks needed: {n_needed}, free: {self.n_free}; wait, or preempt a sequence")
 
     def _must_be_new(self, seq_id: Hashable) -> None:
         if seq_id in self.block_tables:
