@@ -36,8 +36,8 @@ def speculative_round(p: np.ndarray, q: np.ndarray, rng: np.random.Generator) ->
 
     drafted = [draw(row) for row in q]
     for i, token in enumerate(drafted):
-        # Strictly less: with <=, a draw of 0 would accept a token that p rules out.
-        if not rng.random() * q[i, token] < p[i, token]:
+        # Kept only where strictly below p: otherwise a draw of 0 would keep a token that p rules out.
+        if rng.random() * q[i, token] >= p[i, token]:
             residual = np.maximum(0, p[i] - q[i])
             # Where p and q differ by rounding alone, the residual may be all zero: p is then the law to draw from.
             return [*drafted[:i], draw(residual if residual.any() else p[i])]
