@@ -15,6 +15,7 @@ from lessonlib.serving.request import RequestOutput, SamplingParams
 from lessonlib.serving.scheduler import Scheduler, admit
 from lessonlib.serving.speculative import DraftModel, EarlyExit, PromptLookup, verify
 from lessonlib.serving.tokenizer import Tokenizer
+from lessonlib.serving.weights import choose_device, choose_dtype, load_model
 
 __all__ = [
     "LLM",
@@ -32,6 +33,9 @@ __all__ = [
     "StepRecord",
     "Tokenizer",
     "admit",
+    "choose_device",
+    "choose_dtype",
+    "load_model",
     "paged_attention",
     "random_weights",
     "slot_mapping",

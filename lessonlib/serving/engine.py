@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +23,7 @@ from lessonlib.serving.sampler import next_token, probabilities
 from lessonlib.serving.scheduler import Admit, Scheduler, Step, admit
 from lessonlib.serving.speculative import Draft, Drafter, SpeculativeRound, Verify, from_round, verify
 from lessonlib.serving.tokenizer import Tokenizer
+from lessonlib.serving.weights import load_model
 
 Prompt = str | Seq[int]
 Result = tuple[Sequence, list[int], int]  # a sequence, the tokens that it gained, and how many of those were drafts
@@ -92,6 +95,18 @@ class LLM:
         self.metrics = Metrics()
         self._next_id = 0
         self._failed: list[RequestOutput] = []
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path = "SmolLM2-135M",
+        dtype: str | torch.dtype = "auto",
+        device: str = "auto",
+        **options: Any,
+    ) -> LLM:
+        """Load a model as `load_model` does, and serve it; `options` are those of the class."""
+        model, tokenizer = load_model(name, dtype, device)
+        return cls(model, tokenizer, **options)
 
     # --- requests -----------------------------------------------------------------------------------------
 
