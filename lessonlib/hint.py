@@ -71,6 +71,19 @@ HINTS: dict[str, tuple[str, ...]] = {
         "A round has γ draft steps, one after the other, and one target pass.",
         "A draft step takes c target steps, so a round takes 1 + gamma * c. What does γ = 0 give? It must be 1.",
     ),
+    "simulate": (
+        "Walk through the steps. In each one: let requests in, note who runs, then count down what is left of each. "
+        "What must you remember from one step to the next?",
+        "The two policies differ in one line: when requests may be let in. Continuous: before every step. Static: "
+        "only when every slot is empty.",
+        "Sort the indices by arrival (Python's sort keeps ties in order). A request whose last step is t has latency "
+        "t + 1 - arrival. A step in which nothing runs is a row of -1.",
+    ),
+    "expected_speed": (
+        "You have written all of it in lesson 2: which function gives time, speed and bound of a decode step?",
+        "decode_step(B, C, cfg, machine): a machine is a Gpu whose numbers were measured.",
+        "Return its tokens_per_s and its bound.",
+    ),
     "slot_mapping": (
         "The token at position p is in logical block p // block_size. Which physical block is that?",
         "block_table[p // block_size] is the block. Inside it, the token stands at p % block_size.",

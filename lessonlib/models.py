@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-KV_FORMATS = (2, 1, 0.5)  # bytes per cached number: bf16, fp8 or int8, int4
+KV_FORMATS = (4, 2, 1, 0.5)  # bytes per cached number: fp32, bf16, fp8 or int8, int4
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class ModelConfig:
             if isinstance(value, (str, bool)) or not 0 < value < float("inf"):
                 raise ValueError(f"{field} must be a positive number, got {value!r}")
         if self.bytes_per_kv not in KV_FORMATS:
-            raise ValueError(f"bytes_per_kv must be 2, 1 or 0.5 (bytes, not bits), got {self.bytes_per_kv!r}")
+            raise ValueError(f"bytes_per_kv must be 4, 2, 1 or 0.5 (bytes, not bits), got {self.bytes_per_kv!r}")
         if self.n_heads % self.n_kv_heads:
             raise ValueError(f"n_kv_heads must divide n_heads = {self.n_heads}, got {self.n_kv_heads}")
         if self.n_sliding_layers > self.n_layers:

@@ -8,6 +8,7 @@ Every check takes `seed=`, so that a grader can draw cases of its own.
 from importlib import import_module
 from typing import Any
 
+from lessonlib.check.batching import simulate
 from lessonlib.check.decode_roofline import decode_step, largest_batch
 from lessonlib.check.harness import CheckFailed, NotWritten
 from lessonlib.check.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, max_batch
@@ -15,7 +16,7 @@ from lessonlib.check.paged_memory import block_allocator, prefix_caching
 from lessonlib.check.speculative_sampling import expected_tokens, speculative_round, speedup
 
 # The capstone's checks need torch, which nothing else here does: they are loaded when they are asked for.
-_CAPSTONE = ("admit", "paged_attention", "slot_mapping", "verify", "write_kv")
+_CAPSTONE = ("admit", "expected_speed", "paged_attention", "slot_mapping", "verify", "write_kv")
 
 __all__ = [
     "CheckFailed",
@@ -23,6 +24,7 @@ __all__ = [
     "admit",
     "block_allocator",
     "decode_step",
+    "expected_speed",
     "expected_tokens",
     "kv_bytes_per_sequence",
     "kv_bytes_per_token",
@@ -30,6 +32,7 @@ __all__ = [
     "max_batch",
     "paged_attention",
     "prefix_caching",
+    "simulate",
     "slot_mapping",
     "speculative_round",
     "speedup",

@@ -1,9 +1,10 @@
-"""Checks of the capstone: slots, writes, paged attention, admission, verification (torch, on the CPU)."""
+"""Checks of the capstone: expected speed, slots, writes, paged attention, admission, verification (torch)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,83 @@ import torch
 from torch import Tensor
 
 from lessonlib.check.harness import Answer, CheckFailed, Mistake, fail, part, show
+from lessonlib.gpus import GPUS, Gpu
+from lessonlib.models import MODELS, ModelConfig
 from lessonlib.records import Admission
 from lessonlib.reference import capstone as reference
+from lessonlib.reference.decode_roofline import decode_step
+
+# --- expected_speed -------------------------------------------------------------------------------------
+
+SPEED_MISTAKES = [
+    Mistake(
+        "without-the-batch",
+        "This is the speed of one sequence: a step gives a token to each of the B sequences.",
+        lambda B, C, cfg, machine: (1 / decode_step(B, C, cfg, machine).t_step, decode_step(B, C, cfg, machine).bound),
+    ),
+    Mistake(
+        "weights-per-sequence",
+        "The weights were read once per sequence: all B share one read.",
+        lambda B, C, cfg, machine: reference.expected_speed(1, C, cfg, machine),
+    ),
+    Mistake(
+        "ignores-number-format",
+        "Two bytes per number were taken for granted: this machine serves another format, see cfg.bytes_per_weight.",
+        lambda B, C, cfg, machine: reference.expected_speed(
+            B, C, replace(cfg, bytes_per_weight=2, bytes_per_kv=2), machine
+        ),
+    ),
+    Mistake(
+        "seconds-for-speed",
+        "These are seconds per step: tokens per second are B divided by them.",
+        lambda B, C, cfg, machine: (
+            decode_step(B, C, cfg, machine).t_step,
+            decode_step(B, C, cfg, machine).bound,
+        ),
+    ),
+    Mistake(
+        "always-memory",
+        "On this machine compute binds for some batches: compare the two times.",
+        lambda B, C, cfg, machine: (
+            B / decode_step(B, C, cfg, machine).t_memory,
+            "memory",
+        ),
+    ),
+]
+
+
+@part("expected_speed")
+def expected_speed(answer: Answer, seed: int) -> str:
+    """Method and bound, on slow and fast machines, in fp32 and bf16; never the measured speed itself."""
+    small = MODELS["SmolLM2-135M"]
+    fp32 = replace(small, bytes_per_weight=4, bytes_per_kv=4)
+    cpu, slow_cpu = Gpu("a CPU", 1e11, 15e9, 8e9), Gpu("a slow CPU", 3e10, 10e9, 8e9)
+    cases: list[tuple[int, int, ModelConfig, Gpu]] = [
+        (1, 64, fp32, cpu), (32, 64, fp32, cpu), (32, 64, fp32, slow_cpu), (1, 64, small, GPUS["T4"]),
+        (32, 64, small, GPUS["T4"]), (32, 1024, small, GPUS["H100-SXM"]),
+    ]  # fmt: skip
+    rng = np.random.default_rng(seed)
+    for _ in range(20):
+        machine = Gpu("random", float(10 ** rng.uniform(10, 14)), float(10 ** rng.uniform(9.5, 12)), 8e9)
+        cases.append(
+            (int(rng.integers(1, 65)), int(rng.integers(1, 2000)), fp32 if rng.random() < 0.5 else small, machine)
+        )
+    _expect_same(answer, cases, reference.expected_speed, SPEED_MISTAKES, _speed)
+    return f"{len(cases)} expectations right, and the limit that binds in each."
+
+
+def _speed(value: Any, text: str) -> tuple[float, str]:
+    """Tokens per second, rounded as far as sums may differ, and the bound."""
+    what = 'a pair: tokens per second, and "memory" or "compute"'
+    if (
+        not isinstance(value, tuple | list)
+        or len(value) != 2
+        or not isinstance(value[0], int | float | np.number)
+        or value[1] not in ("memory", "compute")
+    ):
+        fail(text, show(value), what)
+    return float(f"{float(value[0]):.9g}"), str(value[1])
+
 
 # --- slot_mapping ---------------------------------------------------------------------------------------
 
@@ -88,10 +164,10 @@ def write_kv(answer: Answer, seed: int) -> str:
         slots = torch.randperm(n_blocks * size, generator=generator)[:n].tolist()
         text = f"write_kv(k_cache, v_cache, {show(slots)}, k, v)   with block_size {size}"
         caches = [cache.clone() for cache in before]
-        args = (*caches, list(slots), *[x.clone() for x in new])
+        args = (*caches, torch.tensor(slots), *[x.clone() for x in new])
         result = answer.run(lambda args=args: answer.function(*args), lambda text=text: text)  # type: ignore[misc]
         wanted = [cache.clone() for cache in before]
-        reference.write_kv(wanted[0], wanted[1], slots, new[0], new[1])
+        reference.write_kv(wanted[0], wanted[1], torch.tensor(slots), new[0], new[1])
         if not all(torch.equal(a, b) for a, b in zip(caches, wanted, strict=True)):
             fail(
                 text,
@@ -124,7 +200,7 @@ def _write_mistake(
     if torch.equal(caches[0], wanted[0]) != torch.equal(caches[1], wanted[1]):
         return "one-cache-only", "Only one of the two caches is right: keys and values both have to be written."
     swapped = [before[0].clone(), before[1].clone()]
-    reference.write_kv(swapped[0], swapped[1], slots, new[1], new[0])
+    reference.write_kv(swapped[0], swapped[1], torch.tensor(slots), new[1], new[0])
     if all(torch.equal(a, b) for a, b in zip(caches, swapped, strict=True)):
         return "keys-and-values-swapped", "Keys went to v_cache and values to k_cache."
     size = before[0].shape[1]

@@ -23,7 +23,7 @@ from nbclient.exceptions import CellExecutionError
 from traitlets.config.loader import PyFileConfigLoader
 
 from lessonlib.course.answers import BEGIN
-from lessonlib.course.source import ROOT, SourceError, lesson_names, read_lesson
+from lessonlib.course.source import MEASURED, ROOT, SourceError, lesson_names, read_lesson
 
 CELL_SECONDS = 240
 IMAGES = ("image/png", "image/jpeg", "image/svg+xml")
@@ -92,6 +92,7 @@ def make_lesson(name: str, made: Path, folded: bool = True) -> None:
     """Write `solutions/…` and `notebooks/…` of one lesson below a folder."""
     nb = read_lesson(name)
     run(nb, name)
+    keep_measurements(nb, ROOT / "solutions" / name / f"{name}.ipynb")
     path = made / "solutions" / name / f"{name}.ipynb"
     path.parent.mkdir(parents=True)
     path.write_text(_text(nb), encoding="utf-8")
@@ -118,6 +119,24 @@ def run(nb: nbformat.NotebookNode, name: str) -> None:
         for output in cell.get("outputs", []):
             if output.output_type == "stream" and output.name == "stderr":
                 raise BuildError(f"{name}: a cell wrote to stderr:\n{output.text}\nin the cell\n{cell.source}")
+
+
+def is_measured(cell: nbformat.NotebookNode) -> bool:
+    """Whether a cell's outputs are times of the machine that ran it."""
+    return MEASURED in cell.metadata.get("tags", [])
+
+
+def keep_measurements(nb: nbformat.NotebookNode, old: Path) -> None:
+    """Take measured outputs from the notebook as it was, if it had the same code: a build changes no byte for them."""
+    if not old.is_file():
+        return
+    before = nbformat.read(old, as_version=4)
+    cells = [[cell for cell in each.cells if cell.cell_type == "code"] for each in (nb, before)]
+    if [cell.source for cell in cells[0]] != [cell.source for cell in cells[1]]:
+        return
+    for cell, cell_before in zip(*cells, strict=True):
+        if is_measured(cell):
+            cell.outputs = cell_before.outputs
 
 
 def release(name: str, made: Path, folded: bool = True) -> None:
@@ -161,9 +180,11 @@ def _editions(names: list[str], root: Path) -> Iterator[Path]:
 
 
 def _comparable(path: Path) -> Any:
-    """A notebook with its pictures replaced by a word."""
+    """A notebook with its pictures replaced by a word, and without what was measured."""
     nb = nbformat.read(path, as_version=4)
     for cell in nb.cells:
+        if is_measured(cell):
+            cell.outputs = []
         for output in cell.get("outputs", []):
             for kind in IMAGES:
                 if kind in output.get("data", {}):

@@ -4,6 +4,8 @@
 - ```` ```python exercise="part" ```` with `from lessonlib.reference import name`: the reference answer goes here.
 - ```` ```python check="part" points=4 ```` a check cell, which carries points.
 
+- ```` ```python measured=true ```` shows times of this machine: outputs are kept while no code changes, never compared.
+
 All other cells are plain. Cell ids follow from the text of the source, so that a build changes no byte without need.
 """
 
@@ -24,7 +26,8 @@ from lessonlib.course.answers import exercise_cell
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = Path(__file__).parent / "lessons"
-ROLES = ("setup", "exercise", "check", "points")
+ROLES = ("setup", "exercise", "check", "points", "measured")
+MEASURED = "nbval-ignore-output"  # the tag of a measured cell, which nbval knows too
 
 SETUP = """\
 #@title Set-up: run this cell first {{ display-mode: "form" }}
@@ -106,6 +109,8 @@ def _expand(cell: nbformat.NotebookNode, project: Project) -> list[nbformat.Note
         cell.metadata["nbgrader"] = _nbgrader(role["exercise"], solution=True)
     elif "check" in role:
         cell.metadata["nbgrader"] = _nbgrader(f"check-{role['check']}", points=role["points"])
+    elif role.get("measured"):
+        cell.metadata["tags"] = [MEASURED]
     elif cell.cell_type == "code" and cell.source.count("\n") >= 30:
         raise ValueError(f"a cell of {cell.source.count(chr(10)) + 1} lines: split it, or move code to lessonlib")
     return [cell]

@@ -11,19 +11,24 @@ from lessonlib.models import ModelConfig
 
 
 def slot_mapping(block_table: Sequence[int], start: int, n_tokens: int, block_size: int) -> list[int]:
-    """Slots of the tokens start … start + n_tokens - 1 of one sequence.
+    """Where in the pool the tokens start … start + n_tokens - 1 of one sequence are stored.
 
-    Token i is in the sequence's logical block i // block_size, which the table maps to a physical block; slots are
-    numbered through the whole pool, so slot = physical block · block_size + i % block_size.
+    Slots are numbered through the whole pool: block b has the slots b · block_size … (b + 1) · block_size - 1.
+
+    Args:
+        block_table: the sequence's physical blocks, in the order of its logical blocks.
+        start: position of the first token in its sequence, from 0.
+        n_tokens: number of tokens.
+        block_size: tokens per block.
 
     Returns:
-        n_tokens slot numbers.
+        One slot per token, in order.
     """
     return [block_table[i // block_size] * block_size + i % block_size for i in range(start, start + n_tokens)]
 
 
 def write_kv(k_cache: Tensor, v_cache: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> None:
-    """Store the keys and values of new tokens in their slots, in one layer.
+    """Store the keys and values of new tokens in their slots, in place and in one layer; touch nothing else.
 
     Args:
         k_cache, v_cache: shape (n_blocks, block_size, n_kv, d_h), changed in place.

@@ -5,10 +5,42 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lessonlib.check.capstone import ADMIT_MISTAKES, ATTENTION_MISTAKES, SLOT_MISTAKES
+from lessonlib.check.capstone import ADMIT_MISTAKES, ATTENTION_MISTAKES, SLOT_MISTAKES, SPEED_MISTAKES
 from lessonlib.records import Admission
-from lessonlib.reference.capstone import admit, paged_attention, slot_mapping, verify, write_kv
+from lessonlib.reference import decode_step
+from lessonlib.reference.capstone import admit, expected_speed, paged_attention, slot_mapping, verify, write_kv
 from tests.answers import Answers, Wrong
+
+# --- expected_speed -------------------------------------------------------------------------------------
+
+
+def speed_by_hand(B, C, cfg, machine):
+    k = 2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim * cfg.bytes_per_kv
+    read = (cfg.n_params * cfg.bytes_per_weight + B * C * k) / machine.bandwidth
+    work = (2 * cfg.n_params * B + 4 * B * C * cfg.n_layers * cfg.n_heads * cfg.head_dim) / machine.peak_flops
+    return B / max(read, work), "memory" if read >= work else "compute"
+
+
+def speed_as_list(B, C, cfg, machine):
+    return [np.float64(expected_speed(B, C, cfg, machine)[0]), expected_speed(B, C, cfg, machine)[1]]
+
+
+def speed_by_intensity(B, C, cfg, machine):
+    step = decode_step(B, C, cfg, machine)
+    if step.flops / step.n_bytes > machine.ridge_point:
+        return B * machine.peak_flops / step.flops, "compute"
+    return B * machine.bandwidth / step.n_bytes, "memory"
+
+
+SPEED = Answers(
+    right=[speed_by_hand, speed_as_list, speed_by_intensity],
+    wrong={m.slug: Wrong(m.wrong, m.slug) for m in SPEED_MISTAKES}
+    | {
+        "speed alone": Wrong(lambda *a: expected_speed(*a)[0]),
+        "bound in capitals": Wrong(lambda *a: (expected_speed(*a)[0], "Memory")),
+    },
+    least_right=3,
+)
 
 # --- slot_mapping ---------------------------------------------------------------------------------------
 
@@ -51,7 +83,7 @@ SLOTS = Answers(
 
 
 def write_by_loop(k_cache, v_cache, slots, k, v):
-    for i, slot in enumerate(slots):
+    for i, slot in enumerate(slots.tolist()):
         block, offset = divmod(slot, k_cache.shape[1])
         k_cache[block, offset] = k[i]
         v_cache[block, offset] = v[i]
@@ -77,13 +109,13 @@ def write_a_copy(k_cache, v_cache, slots, k, v):
 
 
 def write_whole_blocks(k_cache, v_cache, slots, k, v):
-    for i, slot in enumerate(slots):
+    for i, slot in enumerate(slots.tolist()):
         k_cache[slot // k_cache.shape[1]] = k[i]
         v_cache[slot // k_cache.shape[1]] = v[i]
 
 
 def write_in_order(k_cache, v_cache, slots, k, v):
-    write_kv(k_cache, v_cache, sorted(slots), k, v)
+    write_kv(k_cache, v_cache, slots.sort().values, k, v)
 
 
 WRITES = Answers(
@@ -314,6 +346,7 @@ VERIFY = Answers(
 )
 
 PARTS = {
+    "expected_speed": SPEED,
     "slot_mapping": SLOTS,
     "write_kv": WRITES,
     "paged_attention": ATTENTION,

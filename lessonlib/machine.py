@@ -1,0 +1,126 @@
+"""The machine that a notebook runs on: what it is, and what it was measured to do (torch).
+
+The capstone predicts with these numbers before it measures the engine: read bandwidth and matmul speed stand in for a
+data sheet's peaks, so that the roofline of lesson 2 also holds on a laptop's CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import TypeVar
+
+import torch
+
+from lessonlib.gpus import Gpu
+from lessonlib.models import ModelConfig
+from lessonlib.serving import BlockManager, Decoder
+from lessonlib.serving.runner import Runner, Work
+
+T = TypeVar("T")
+
+
+def describe(device: torch.device, dtype: torch.dtype) -> None:
+    """Print what was found: device, memory, capability, and the number format that follows."""
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        major, minor = properties.major, properties.minor
+        rows = [
+            ("device", properties.name),
+            ("memory", f"{properties.total_memory / 2**30:.1f} GiB"),
+            ("capability", f"{major}.{minor}"),
+            ("Triton kernels", "yes" if major >= 8 else "no: they need capability 8.0"),
+        ]
+    else:
+        rows = [("device", f"CPU, {torch.get_num_threads()} threads"), ("memory", f"{_memory() / 2**30:.0f} GiB")]
+        rows.append(("GPU", "none: whatever needs one is blocked here, and counts for nothing"))
+    for name, value in [*rows, ("number format", str(dtype).removeprefix("torch."))]:
+        print(f"{name:14} {value}")
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+
+
+def seconds_of(action: Callable[[], object], device: torch.device, repeats: int = 7) -> float:
+    """Median seconds of an action, after one run to warm up; waits for the GPU where there is one."""
+    times = []
+    for _ in range(repeats + 1):
+        _wait(device)
+        start = time.perf_counter()
+        action()
+        _wait(device)
+        times.append(time.perf_counter() - start)
+    return median(times[1:])
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def measured(device: torch.device, dtype: torch.dtype) -> Gpu:
+    """This machine as a `Gpu`: peak FLOP/s of a large matrix product, bandwidth of a matrix-vector product.
+
+    Args:
+        device: where the model runs.
+        dtype: the number format that it runs in.
+
+    Returns:
+        Measured, not data-sheet, numbers; a roofline drawn with them is one that the machine can reach.
+    """
+    large = 8192 if device.type == "cuda" else 1536
+    a, b = (torch.randn(large, large, device=device).to(dtype) for _ in range(2))
+    peak = 2 * large**3 / seconds_of(lambda: a @ b, device)
+    rows = 65536 if device.type == "cuda" else 16384  # far beyond the last-level cache
+    matrix = torch.randn(rows, 4096, device=device).to(dtype)
+    vector = torch.randn(4096, 1, device=device).to(dtype)
+    bandwidth = matrix.numel() * matrix.element_size() / seconds_of(lambda: matrix @ vector, device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "this CPU"
+    memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else _memory()
+    return Gpu(name, peak, bandwidth, float(max(memory, 1)))
+
+
+def served_config(model: Decoder) -> ModelConfig:
+    """The model's shape in the number format that it is served in, for the formulas of lessons 1 and 2."""
+    size = torch.finfo(model.dtype).bits // 8
+    return replace(model.cfg.shape, bytes_per_weight=size, bytes_per_kv=size)
+
+
+def step_seconds(model: Decoder, n_sequences: int, context: int, block_size: int = 16, repeats: int = 5) -> float:
+    """Median seconds of one decode step, measured on a pool of its own that holds no meaningful tokens.
+
+    Args:
+        model: the decoder.
+        n_sequences: B.
+        context: C, cached tokens of each sequence, the new one included.
+        block_size: tokens per block.
+        repeats: measured steps.
+    """
+    blocks = -(-context // block_size)
+    manager = BlockManager(n_sequences * blocks, block_size)
+    runner = Runner(model, n_sequences * blocks, block_size, manager)
+    for i in range(n_sequences):
+        manager.allocate(i, context)
+    work = [Work(i, [i % 100], context - 1) for i in range(n_sequences)]
+    return seconds_of(lambda: runner.logits(work, [1] * n_sequences), model.device, repeats)
+
+
+def progress(items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
+    """Go through items with a bar of plain text, which every front end shows."""
+    if total is None:
+        assert isinstance(items, Sequence)
+        total = len(items)
+    for done, item in enumerate(items):
+        _bar(label, done, total)
+        yield item
+    _bar(label, total, total)
+    print()
+
+
+def _bar(label: str, done: int, total: int) -> None:
+    full = round(30 * done / max(total, 1))
+    print(f"\r{label} [{'#' * full}{'.' * (30 - full)}] {done}/{total}", end="", flush=True)
