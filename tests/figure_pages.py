@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,13 @@ from lessonlib import figures
 FIGURES: dict[str, Callable[..., figures.Figure]] = {
     name: getattr(figures, name) for name in figures.__all__ if name != "Figure"
 }
+
+
+@functools.cache
+def output(name: str) -> figures.Figure:
+    """The figure with the reference, made once."""
+    return FIGURES[name]()
+
 
 # In the page: find the figure, move one control as a reader's input would, and read every reading.
 _HANDS = """
@@ -41,7 +49,7 @@ void 0;
 
 
 class Hands:
-    """Moves the controls of the figures of a page (or of a frame in it).
+    """Moves the controls of the figures of a page. The moves are made, one after the other, at the next `read`.
 
     Args:
         page: a Playwright page that shows figures with scripts on.
@@ -49,15 +57,18 @@ class Hands:
 
     def __init__(self, page: Any) -> None:
         self.page = page
+        self._moves: list[list[Any]] = []
         page.evaluate(_HANDS)
 
     def move(self, figure: str, label: str, value: int = 0) -> None:
         """Set a slider to its stop number `value`, choose the option of that number, or press a button."""
-        self.page.evaluate("([figure, label, value]) => move(figure, label, value)", [figure, label, value])
+        self._moves.append([figure, label, value])
 
     def read(self, figure: str) -> dict[str, Any]:
         """Readings by key: a number, a list of numbers, or text."""
-        return {key: _value(value) for key, value in self.page.evaluate("(figure) => read(figure)", figure).items()}
+        moves, self._moves = self._moves, []
+        call = "([figure, moves]) => { moves.forEach((one) => move(...one)); return read(figure); }"
+        return {key: _value(value) for key, value in self.page.evaluate(call, [figure, moves]).items()}
 
 
 def _value(words: str) -> Any:
@@ -71,9 +82,9 @@ def _value(words: str) -> Any:
 def notebook() -> nbformat.NotebookNode:
     """A notebook with every figure, each cell with its output."""
     cells = [nbformat.v4.new_code_cell("from lessonlib import figures", id="set-up")]
-    for name, figure in FIGURES.items():
-        output = nbformat.v4.new_output("execute_result", figure()._repr_mimebundle_(), execution_count=1)
-        cell = nbformat.v4.new_code_cell(f"figures.{name}()", id=name.replace("_", "-"), outputs=[output])
+    for name in FIGURES:
+        shown = nbformat.v4.new_output("execute_result", output(name)._repr_mimebundle_(), execution_count=1)
+        cell = nbformat.v4.new_code_cell(f"figures.{name}()", id=name.replace("_", "-"), outputs=[shown])
         cell.execution_count = 1
         cells.append(cell)
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}

@@ -13,7 +13,7 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from tests.conftest import CHROMIUM, CHROMIUM_FLAGS
-from tests.figure_pages import FIGURES, Hands
+from tests.figure_pages import FIGURES, Hands, output
 
 FOLDER = Path(__file__).parents[1] / "screenshots"
 VIEWS: dict[str, dict[str, Any]] = {
@@ -44,10 +44,13 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
         for view, options in VIEWS.items():
             page = browser.new_context(reduced_motion="reduce", **options).new_page()
-            for name, figure in FIGURES.items():
-                page.set_content(f"<!doctype html><body style='margin:0'>{figure().html}")
-                for label, *value in PLAYED[name] if view == "played" else ():
-                    Hands(page).move(name, label, *value)
+            for name in FIGURES:
+                page.set_content(f"<!doctype html><body style='margin:0'>{output(name).html}")
+                if view == "played":
+                    hands = Hands(page)
+                    for label, *value in PLAYED[name]:
+                        hands.move(name, label, *value)
+                    hands.read(name)
                 page.screenshot(path=FOLDER / f"{name}-{view}.png", full_page=True)
             page.context.close()
         browser.close()

@@ -24,7 +24,7 @@ from lessonlib.figures.kv_memory import BLOCK, N_BLOCKS, Reserving, Server, snap
 from lessonlib.figures.speculative_position import N_DRAWS, N_SAMPLES, QUALITIES, VOCABULARIES, draws, parts
 from lessonlib.figures.speculative_rounds import ALPHAS, COSTS, GAMMAS, laws
 from lessonlib.roofline import decode_bytes, decode_flops, prefill_flops, prefill_seconds, step_seconds
-from tests.figure_pages import FIGURES, Hands, notebook, static_page
+from tests.figure_pages import FIGURES, Hands, notebook, output, static_page
 
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).parents[1]
@@ -204,7 +204,7 @@ LEARNERS = {
 def test_first_state_is_that_of_the_still_picture(chromium: Any, name: str) -> None:
     """Labels, readings and sentence of the live figure are, to the letter, those that Python wrote."""
     page = chromium.new_page()
-    for figure in (FIGURES[name](), *([FIGURES[name](LEARNERS[name])] if name in LEARNERS else [])):
+    for figure in (output(name), *([FIGURES[name](LEARNERS[name])] if name in LEARNERS else [])):
         page.set_content(figure.html)
         texts = {look: page.locator(look).all_text_contents() for look in (".title", "dt", "dd", ".says")}
         shown = ". ".join(f"{label}: {value}" for label, value in zip(texts["dt"], texts["dd"], strict=True))
@@ -272,7 +272,7 @@ def test_speculative_formulas(hands: Hands) -> None:
 
 def test_keyboard_alone(chromium: Any) -> None:
     page = chromium.new_page()
-    page.set_content(figures.speculative_rounds().html)
+    page.set_content(output("speculative_rounds").html)
     hands = Hands(page)
     before = hands.read("speculative_rounds")
     page.keyboard.press("Tab")
@@ -282,7 +282,7 @@ def test_keyboard_alone(chromium: Any) -> None:
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     assert page.locator("dt").first.inner_text() == "Mean of 24 rounds"
-    page.set_content(figures.interference().html)
+    page.set_content(output("interference").html)
     page.keyboard.press("Tab")
     page.keyboard.press("ArrowRight")
     assert page.get_by_label("Chunked").is_checked()
@@ -294,8 +294,8 @@ def test_nothing_jumps_and_nothing_overflows(chromium: Any, html: str) -> None:
     for width in (320, 400, 768, 1400):
         page = chromium.new_page(viewport={"width": width, "height": 800})
         heights = {}
-        for name, figure in FIGURES.items():
-            page.set_content(f"<!doctype html><body style='margin:0'>{figure().html}</body>")
+        for name in FIGURES:
+            page.set_content(f"<!doctype html><body style='margin:0'>{output(name).html}</body>")
             seen = page.evaluate(
                 """() => {
                   const [root] = document.querySelectorAll(".llf");
@@ -349,7 +349,7 @@ def test_axe_finds_nothing(chromium: Any, axe: str, scheme: str, width: int) -> 
     def broken(*args: Any) -> None:
         raise NotImplementedError
 
-    shown = [figure() for figure in FIGURES.values()] + [figures.batching(broken)]
+    shown = [*map(output, FIGURES), figures.batching(broken)]
     body = "".join(figure.html for figure in shown)
     page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce")
     page.set_content(f"<!doctype html><html lang='en'><title>Figures</title><main><h1>Figures</h1>{body}</main></html>")
@@ -368,7 +368,7 @@ def test_themes_of_the_front_ends(chromium: Any) -> None:
         ("<html><body data-jp-theme-light=false>", True),
         ("<html><body class=vscode-dark>", True),
     ):
-        page.set_content(f"<!doctype html>{opening}{figures.interference().html}")
+        page.set_content(f"<!doctype html>{opening}{output('interference').html}")
         colour = page.evaluate("getComputedStyle(document.querySelector('.llf')).backgroundColor")
         assert colour == ("rgb(22, 24, 29)" if dark else "rgb(255, 255, 255)"), opening
     page.close()
@@ -376,7 +376,7 @@ def test_themes_of_the_front_ends(chromium: Any) -> None:
 
 def test_the_same_figure_twice_stays_two_figures(chromium: Any) -> None:
     page = chromium.new_page()
-    page.set_content(figures.interference().html * 2)
+    page.set_content(output("interference").html * 2)
     second = page.locator(".llf").nth(1)
     second.get_by_label("Chunked").check(force=True)
     assert page.locator(".llf").nth(0).get_by_label("One piece").is_checked()
@@ -393,7 +393,7 @@ def test_live_in_a_sandboxed_frame_and_still_without_scripts(chromium: Any) -> N
               Object.assign(f, { sandbox, srcdoc: html });
               return new Promise((ok) => (f.onload = ok));
             }""",
-            [figures.batching().html, sandbox],
+            [output("batching").html, sandbox],
         )
         frame = page.frames[-1]
         assert frame.locator(".live").count() == live

@@ -37,7 +37,7 @@ const chart = (run, policy, top, total, width, n_slots) => {
       }
     }
   });
-  if (run.right) svg += line(at(run.right[0]), top - 8, at(run.right[0]), top + 8 + n_slots * 26, "ghost");
+  if (run.right) svg += line(at(run.right[0]), top - 8, at(run.right[0]), top + 8 + n_slots * 26, "ghost") + text(at(run.right[0]) - 6, top, "reference", "differs", "end");
   const end = at(run.n_steps);
   return svg + line(end, top + 2, end, top + 8 + n_slots * 26, "mark");
 };
