@@ -142,11 +142,12 @@ def as_token_ids(prompt: object, vocab_size: int) -> list[int]:
     Raises:
         ValueError: it is empty, holds something else than whole numbers, or numbers outside the vocabulary.
     """
-    if not isinstance(prompt, (Seq, np.ndarray)) or len(prompt) == 0:
+    prompt = prompt.tolist() if hasattr(prompt, "tolist") else prompt  # tensors and arrays
+    if not isinstance(prompt, Seq) or len(prompt) == 0:
         raise ValueError(f"a prompt is a text or a list of at least one token id, got {prompt!r}")
     for token in prompt:
-        if isinstance(token, bool) or not isinstance(token, int | np.integer):
+        if isinstance(token, bool) or not isinstance(token, int):
             raise ValueError(f"token ids are whole numbers, got {token!r} of type {type(token).__name__}")
         if not 0 <= token < vocab_size:
             raise ValueError(f"token ids are from 0 to {vocab_size - 1}, got {token}")
-    return [int(token) for token in prompt]
+    return list(prompt)
