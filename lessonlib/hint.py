@@ -84,6 +84,14 @@ HINTS: dict[str, tuple[str, ...]] = {
         "decode_step(B, C, cfg, machine): a machine is a Gpu whose numbers were measured.",
         "Return its tokens_per_s and its bound.",
     ),
+    "simulate": (
+        "Walk through time: one turn of a loop is one step. A turn fills slots, writes down who is in them, and lets go "
+        "of those that are done. The two policies differ only in when slots may be filled.",
+        "Continuous: fill every free slot. Static: fill slots only if all of them are free. In both, from the front of "
+        "one queue, sorted by arrival (sorted keeps the list order of ties), as long as its head has arrived.",
+        "Go on while anything runs or waits, also through steps in which nothing can run yet. A request that has "
+        "steps_left 0 after step t has latency t + 1 - arrival, and its slot is free in step t + 1.",
+    ),
     "slot_mapping": (
         "The token at position p is in logical block p // block_size. Which physical block is that?",
         "block_table[p // block_size] is the block. Inside it, the token stands at p % block_size.",

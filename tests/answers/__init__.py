@@ -35,7 +35,7 @@ class Answers:
 
 def all_parts() -> dict[str, Answers]:
     """Every part of the course with its answers."""
-    from tests.answers import capstone, decode_roofline, kv_cache, paged_memory, speculative_sampling
+    from tests.answers import batching, capstone, decode_roofline, kv_cache, paged_memory, speculative_sampling
 
-    modules = (kv_cache, decode_roofline, paged_memory, speculative_sampling, capstone)
+    modules = (kv_cache, decode_roofline, paged_memory, speculative_sampling, batching, capstone)
     return {part: answers for module in modules for part, answers in module.PARTS.items()}
