@@ -71,22 +71,14 @@ HINTS: dict[str, tuple[str, ...]] = {
         "A round has γ draft steps, one after the other, and one target pass.",
         "A draft step takes c target steps, so a round takes 1 + gamma * c. What does γ = 0 give? It must be 1.",
     ),
-    "simulate": (
-        "Walk through the steps. In each one: let requests in, note who runs, then count down what is left of each. "
-        "What must you remember from one step to the next?",
-        "The two policies differ in one line: when requests may be let in. Continuous: before every step. Static: "
-        "only when every slot is empty.",
-        "Sort the indices by arrival (Python's sort keeps ties in order). A request whose last step is t has latency "
-        "t + 1 - arrival. A step in which nothing runs is a row of -1.",
-    ),
     "expected_speed": (
         "You have written all of it in lesson 2: which function gives time, speed and bound of a decode step?",
         "decode_step(B, C, cfg, machine): a machine is a Gpu whose numbers were measured.",
         "Return its tokens_per_s and its bound.",
     ),
     "simulate": (
-        "Walk through time: one turn of a loop is one step. A turn fills slots, writes down who is in them, and lets go "
-        "of those that are done. The two policies differ only in when slots may be filled.",
+        "Walk through time: one turn of a loop is one step. A turn fills slots, writes down who is in them, and lets "
+        "go of those that are done. The two policies differ only in when slots may be filled.",
         "Continuous: fill every free slot. Static: fill slots only if all of them are free. In both, from the front of "
         "one queue, sorted by arrival (sorted keeps the list order of ties), as long as its head has arrived.",
         "Go on while anything runs or waits, also through steps in which nothing can run yet. A request that has "
