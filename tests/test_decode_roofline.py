@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lessonlib import GPUS, MODELS, Gpu
+from lessonlib import GPUS, MODELS, Gpu, quiz
 from lessonlib.check.decode_roofline import _crossing
 from lessonlib.reference import decode_step, kv_bytes_per_token, largest_batch, max_batch
 from lessonlib.roofline import decode_bytes, decode_flops, intensity
@@ -103,3 +103,10 @@ def test_the_check_looks_at_both_sides_of_the_ridge() -> None:
         first = _crossing(64, LLAMA, gpu)
         assert decode_step(first, 64, LLAMA, gpu).bound == "compute"
         assert decode_step(first - 1, 64, LLAMA, gpu).bound == "memory"
+
+
+def test_quick_checks_have_the_right_keys() -> None:
+    keys = {"step_time": "9.9 ms", "intensity_when_batch_doubles": "hardly", "where_batching_helps": "About 1.5 times"}
+    for name, expected in keys.items():
+        (right,) = [choice for choice in getattr(quiz.decode_roofline, name)().choices if choice.right]
+        assert expected in right.text

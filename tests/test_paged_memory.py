@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lessonlib import OutOfBlocks, check
+from lessonlib import OutOfBlocks, check, quiz
 from lessonlib.check.block_rules import BlockRules, fields
 from lessonlib.check.harness import Answer
 from lessonlib.check.objects import Call, Seen, observe, replay
@@ -385,3 +385,10 @@ def test_checks_work_across_processes(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(check.CheckFailed) as caught:
         check.block_allocator(Elsewhere(BLOCK_ALLOCATOR.wrong["no copy-on-write"].answer))
     assert caught.value.mistake == "no-copy-on-write"
+
+
+def test_quick_checks_have_the_right_keys() -> None:
+    keys = {"what_is_wasted": "15, in", "writes_after_fork": "9", "cached_tokens": "32", "who_goes_first": "The newest"}
+    for name, expected in keys.items():
+        (right,) = [choice for choice in getattr(quiz.paged_memory, name)().choices if choice.right]
+        assert right.text.startswith(expected)
