@@ -6,7 +6,7 @@ leaves no choice there: any right answer runs the same requests in the same step
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +14,13 @@ import numpy as np
 
 from lessonlib import reference
 from lessonlib.check.harness import Answer, CheckFailed, close, fail, part, show
-from lessonlib.check.wrong_batching import NUMBER_MISTAKES, SCHEDULE_MISTAKES, Case, Rows
+from lessonlib.check.wrong_batching import NUMBER_MISTAKES, SCHEDULE_MISTAKES, Case, Number, Rows, Scheduler
 from lessonlib.records import Policy, Request
 
 NUMBERS = ("n_steps", "slot_use", "mean_latency")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """A case, and what an answer made of it: who runs in each step, and the numbers by name."""
 
@@ -142,38 +142,52 @@ def _runs(answer: Answer, seed: int) -> list[Run]:
     return runs
 
 
-def _best(candidates: Sequence[tuple[str, str, list[bool]]], wrong: list[bool]) -> tuple[str, str] | None:
-    """The mistake that agrees with the answer on most cases, if it explains nearly all the wrong ones."""
-    best, most = None, 0
+def _best(
+    candidates: Sequence[tuple[str, str, Callable[[Run], bool]]], wrong: Sequence[Run], right: Sequence[Run]
+) -> tuple[str, str] | None:
+    """The mistake that agrees with the answer on most runs, if it explains nearly all the wrong ones.
+
+    Args:
+        candidates: slug, sentence, and whether the mistake gives what the answer gave.
+        wrong: runs in which the answer is wrong.
+        right: runs in which it is right.
+    """
+    best, most, may_miss = None, 0, 0.2 * len(wrong)
     for slug, why, agrees in candidates:
-        explained = sum(a and w for a, w in zip(agrees, wrong, strict=True))
-        if sum(agrees) > most and explained >= max(1, 0.8 * sum(wrong)):
-            best, most = (slug, why), sum(agrees)
+        missed = 0
+        for run in wrong:
+            missed += not agrees(run)
+            if missed > may_miss:
+                break
+        else:
+            agreed = len(wrong) - missed + sum(map(agrees, right))
+            if agreed > most:
+                best, most = (slug, why), agreed
     return best
 
 
 def _explain_schedule(runs: Sequence[Run]) -> tuple[str, str] | None:
     """The wrong scheduler that runs whom the answer runs."""
-    wrong = [run.rows != _right(run.case).rows for run in runs]
-    return _best(
-        [
-            (slug, why, [run.rows == wrong_rows(*run.case) for run in runs])
-            for slug, why, wrong_rows in SCHEDULE_MISTAKES
-        ],
-        wrong,
-    )
+
+    def runs_the_same(scheduler: Scheduler) -> Callable[[Run], bool]:
+        return lambda run: run.rows == scheduler(*run.case)
+
+    wrong = [run for run in runs if run.rows != _right(run.case).rows]
+    right = [run for run in runs if run not in wrong]
+    return _best([(slug, why, runs_the_same(scheduler)) for slug, why, scheduler in SCHEDULE_MISTAKES], wrong, right)
 
 
 def _explain_number(name: str, runs: Sequence[Run]) -> tuple[str, str] | None:
-    """The wrong formula for one of the numbers."""
-    wrong = [not close(run.numbers[name], _right(run.case).numbers[name]) for run in runs]
-    return _best(
-        [
-            (slug, why, [close(float(number(run.case, _right(run.case).rows)), run.numbers[name]) for run in runs])
-            for slug, why, number in NUMBER_MISTAKES[name]
-        ],
-        wrong,
-    )
+    """The wrong formula for one of the numbers, in runs whose schedule is right."""
+
+    def gives_the_same(number: Number) -> Callable[[Run], bool]:
+        return lambda run: close(float(number(run.case, run.rows)), run.numbers[name])
+
+    rights = [(run, _right(run.case)) for run in runs]
+    rights = [(run, right) for run, right in rights if run.rows == right.rows]
+    wrong = [run for run, right in rights if not close(run.numbers[name], right.numbers[name])]
+    right = [run for run, _ in rights if run not in wrong]
+    return _best([(slug, why, gives_the_same(number)) for slug, why, number in NUMBER_MISTAKES[name]], wrong, right)
 
 
 # --- the check ------------------------------------------------------------------------------------------
