@@ -31,26 +31,22 @@ def round_on_a_clock(drafts: Sequence[str], n_accepted: int, resampled: str, c: 
         f"{gamma} draft steps and one target pass take {end:.1f} target steps and give {n} tokens; plain decoding "
         f"takes {n} steps for them."
     )
-    with picture(takeaway, height=2.7) as (ax,):
+    with picture(takeaway, height=3) as (ax,):
         for i, token in enumerate(emitted):
-            ax.barh(0, 0.97, left=i, height=0.6, color=BLUE)
+            ax.barh(0, 0.97, left=i, height=0.7, color=BLUE)
             ax.text(i + 0.48, 0, token, ha="center", va="center", color="white")
         for i, token in enumerate(drafts):
             left, kept = i * c, i < n_accepted
-            ax.barh(
-                1, c * 0.92, left=left, height=0.6, color=PALE if kept else "white", edgecolor=BLUE if kept else GREY
-            )
-            verdict = "kept" if kept else "rejected" if i == n_accepted else "dropped"
-            ink = BLUE if kept else VERMILION if i == n_accepted else GREY
-            ax.text(left + c * 0.46, 1, token, ha="center", va="center", color=ink, fontsize=9)
-            ax.text(left + c * 0.46, 1.45, verdict, ha="center", va="center", color=ink, fontsize=8)
-        ax.barh(1, 0.97, left=gamma * c, height=0.6, color=BLUE)
-        ax.text(
-            gamma * c + 0.48, 1, f"scores all, adds “{resampled}”", ha="center", va="center", color="white", fontsize=9
-        )
+            mark, ink = ("✓", BLUE) if kept else ("✗", VERMILION) if i == n_accepted else ("–", GREY)
+            ax.barh(1, c * 0.92, left=left, height=0.7, color=PALE if kept else "white", edgecolor=ink)
+            ax.text(left + c * 0.46, 1, token, ha="center", va="center", color=ink, rotation=90)
+            ax.text(left + c * 0.46, 1.5, mark, ha="center", va="center", color=ink)
+        ax.text(end, 1.5, "✓ kept   ✗ rejected   – dropped", ha="left", va="center", color=GREY, fontsize=9)
+        ax.barh(1, 0.97, left=gamma * c, height=0.7, color=BLUE)
+        ax.text(gamma * c + 0.48, 1, f"scores all, adds\n“{resampled}”", ha="center", va="center", color="white")
         ax.axvline(end, color=GREY, lw=1, ls=":")
         ax.set_yticks([0, 1], ["plain", "one round"])
-        ax.set(ylim=(1.75, -0.5), xlim=(-0.03, max(n, end) + 0.1), xlabel="time (target steps)")
+        ax.set(ylim=(1.7, -0.5), xlim=(-0.03, max(n, end) + 0.1), xlabel="time (target steps)")
         ax.grid(axis="y", visible=False)
 
 
@@ -77,10 +73,10 @@ def tokens_by_position(speculative_round: Round, p: np.ndarray, q: np.ndarray, n
             ax.bar(x, shares[i] / max(1, shares[i].sum()), 0.25, color=BLUE, label="your tokens")
             ax.bar(x + 0.27, p[i], 0.25, color=GREEN, hatch="///", edgecolor="white", label="target p")
             ax.set_title(f"token {i + 1}" + (" (bonus)" if i == gamma else ""), loc="left", fontsize=10)
-            ax.set(xticks=x, xlabel="vocabulary", ylim=(0, 1.05 * max(p.max(), q.max() if gamma else 0)))
+            ax.set(xticks=x, xlabel="vocabulary", ylim=(0, 1.5 * max(p.max(), q.max() if gamma else 0)))
             ax.grid(axis="x", visible=False)
         axes[0].set_ylabel("probability, share")
-        axes[-1].legend(fontsize=8, loc="upper left")
+        axes[0].legend(fontsize=8, loc="upper left")
 
 
 def speedup_by_gamma(speedup: Callable[[float, int, float], float], alphas: Sequence[float], c: float) -> None:
@@ -101,7 +97,7 @@ def speedup_by_gamma(speedup: Callable[[float, int, float], float], alphas: Sequ
         for (alpha, line), colour in zip(lines.items(), COLOURS, strict=False):
             ax.plot(gammas, line, color=colour, lw=2, marker="o", ms=3)
             ax.plot(best[alpha], line[best[alpha]], "o", ms=9, mfc="white", mec=colour, mew=2)
-            ax.text(gammas[-1] + 0.25, line[-1], f"α = {alpha:g}", va="center", color=colour)
+            ax.text(gammas[-1] + 0.25, line[-1], f"α = {alpha:g}", va="center")
         ax.set(xlabel="draft length γ (tokens)", ylabel="speed-up S", xticks=gammas, xlim=(-0.2, 13.4))
         ax.set_ylim(bottom=0)
         ax.set_title(f"Speed-up at batch 1, c = {c:g} (rings: the best γ)", loc="left")
@@ -135,7 +131,7 @@ def gain_by_batch(
         ax.text(full * 0.95, 0.15, f"B · (γ + 1) = R = {gpu.ridge_point:.0f}", color=GREY, fontsize=9, ha="right")
         for (C, line), colour in zip(lines.items(), COLOURS, strict=False):
             ax.plot(batches, line, color=colour, lw=2)
-            ax.text(batches[-1] * 1.05, line[-1], f"C = {C:,}", va="center", color=colour)
+            ax.text(batches[-1] * 1.05, line[-1], f"C = {C:,}", va="center")
         ax.set(xscale="log", xlabel="batch B (sequences)", ylabel="gain in tokens/s", xlim=(0.95, 1100))
         ax.set_ylim(bottom=0)
         ax.set_xticks([1, 8, 64, 512], ["1", "8", "64", "512"])
