@@ -18,11 +18,14 @@ const dot = (cx, cy, r, look) => tag("circle", { cx, cy, r, class: look });
 const text = (x, y, s, look = "", anchor = "start") => tag("text", { x, y, class: look, "text-anchor": anchor }, escaped(s));
 const path = (points, look) => tag("path", { d: "M" + points.map((p) => p.map((v) => v.toFixed(1)).join(" ")).join("L"), class: look });
 
+// About how wide words are at 12 px; fonts differ.
+const wordsWidth = (words) => [...words].reduce((sum, letter) => sum + ("fijlrt .,:".includes(letter) ? 4.5 : 7.3), 0);
+
 // Entries of a key, each a coloured square and its words, side by side; wraps to the width.
 const keys = (x, y, width, entries) => {
   let [svg, left, top] = ["", x, y];
   for (const [look, words] of entries) {
-    const wide = 24 + words.length * 6.6;
+    const wide = 22 + wordsWidth(words);
     if (left > x && left + wide > x + width + 12) [left, top] = [x, top + 17];
     svg += rect(left, top - 9, 10, 10, look) + text(left + 14, top, words);
     left += wide;

@@ -49,12 +49,13 @@ const timeBars = (x, y, width, step, right, weights, bandwidth, top) => {
   let svg = text(x, y + 12, "Time of one step: the longer bar", "head");
   svg += marks.map((t) => line(at(t), y + 24, at(t), y + 130, "rule") + text(at(t), y + 145, fixed(t, t % 1 ? 1 : 0), "soft", "middle")).join("");
   svg += text(x + width, y + 160, "ms", "soft", "end");
-  svg += keys(x, y + 38, width, [["blue", `weights ${milliseconds(t_weights)}`], ["orange", `caches ${milliseconds(step.t_memory - t_weights)}`]]);
-  svg += rect(x, y + 46, at(t_weights * 1e3) - x, 24, "blue") + rect(at(t_weights * 1e3), y + 46, (step.t_memory - t_weights) * (at(1e3) - x), 24, "orange");
-  svg += keys(x, y + 90, width, [["green", `compute ${milliseconds(step.t_compute)}`]]);
+  svg += rect(x, y + 46, at(t_weights * 1e3) - x, 24, "blue");
+  svg += rect(at(t_weights * 1e3), y + 46, (step.t_memory - t_weights) * (at(1e3) - x), 24, "orange");
   svg += rect(x, y + 98, at(step.t_compute * 1e3) - x, 24, "green");
-  svg += line(at(step.t_step * 1e3), y + 42, at(step.t_step * 1e3), y + 130, "mark");
+  svg += line(at(step.t_step * 1e3), y + 46, at(step.t_step * 1e3), y + 130, "mark");
   if (right !== step) svg += line(at(right.t_step * 1e3), y + 24, at(right.t_step * 1e3), y + 130, "ghost");
+  const memory = [["blue", `weights ${milliseconds(t_weights)}`], ["orange", `caches ${milliseconds(step.t_memory - t_weights)}`]];
+  svg += keys(x, y + 38, width, memory) + keys(x, y + 90, width, [["green", `compute ${milliseconds(step.t_compute)}`]]);
   return svg;
 };
 

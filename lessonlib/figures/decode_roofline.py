@@ -199,13 +199,13 @@ def _still(points: dict[int, DecodeStep], cfg: ModelConfig, gpu: Gpu) -> str:
     svg = still.text(0, 12, "Time of one step: the longer bar (ms)", "head")
     for t in marks:
         svg += still.line(at(t), 24, at(t), 130, "rule") + still.text(at(t), 145, still.fixed(t), "soft", "middle")
-    weights, caches = still.milliseconds(t_weights), still.milliseconds(step.t_memory - t_weights)
-    svg += still.keys(0, 38, [("blue", f"weights {weights}"), ("orange", f"caches {caches}")])
     svg += still.rect(0, 46, at(t_weights * 1e3), 24, "blue")
     svg += still.rect(at(t_weights * 1e3), 46, at((step.t_memory - t_weights) * 1e3), 24, "orange")
-    svg += still.keys(0, 90, [("green", f"compute {still.milliseconds(step.t_compute)}")])
     svg += still.rect(0, 98, at(step.t_compute * 1e3), 24, "green")
-    svg += still.line(at(step.t_step * 1e3), 42, at(step.t_step * 1e3), 130, "mark")
+    svg += still.line(at(step.t_step * 1e3), 46, at(step.t_step * 1e3), 130, "mark")
+    weights, caches = still.milliseconds(t_weights), still.milliseconds(step.t_memory - t_weights)
+    svg += still.keys(0, 38, [("blue", f"weights {weights}"), ("orange", f"caches {caches}")])
+    svg += still.keys(0, 90, [("green", f"compute {still.milliseconds(step.t_compute)}")])
 
     ys = still.ticks(max(p.tokens_per_s for p in points.values()))
     at, up = still.linear(0, marks[-1], 400, 650), still.linear(0, ys[-1], 130, 30)

@@ -117,8 +117,7 @@ def learners(function: Any, name: str) -> Answer | None:
         return None
     if not callable(function):
         raise CheckFailed(
-            f"The figure takes the {'class' if name[0].isupper() else 'function'} itself, as in ({name}); "
-            f"got {function!r}."
+            f"The figure takes the {'class' if name[0].isupper() else 'function'} itself, {name}, got {function!r}."
         )
     return Answer(function, name, SECONDS)
 

@@ -16,7 +16,7 @@ const group = (x, width, base, up, word, p, parts, i, counts, n) => {
   let svg = rect(left, up(kept), bar, base - up(kept), "blue") + rect(left, up(draft), bar, up(kept) - up(draft), "empty");
   svg += rect(right, up(kept), bar, base - up(kept), "blue") + rect(right, up(p), bar, up(kept) - up(p), "orange");
   svg += line(right - 5, up(p), right + bar + 5, up(p), "mark");
-  svg += text(left + bar / 2, up(draft) - 6, fixed(draft, 2), "soft", "middle") + text(right + bar / 2, up(p) - 10, fixed(p, 2), "bold", "middle");
+  svg += text(left + bar / 2, up(draft) - 6, fixed(draft, 2), "soft", "middle") + text(right + bar / 2, up(p) - 13, fixed(p, 2), "bold", "middle");
   if (up(kept) - up(draft) > 15) svg += text(left + bar / 2, up((draft + kept) / 2) + 4, "−" + fixed(draft - kept, 2), "", "middle");
   if (up(kept) - up(p) > 15) svg += text(right + bar / 2, up((p + kept) / 2) + 4, "+" + fixed(p - kept, 2), "on", "middle");
   svg += text(left + bar / 2, base + 15, "draft", "soft", "middle") + text(right + bar / 2, base + 15, "output", "soft", "middle");
@@ -57,7 +57,7 @@ const figure = {
         ["off", "Largest gap to p", counts ? fixed(off, 3) : "–", off],
       ],
       says: counts
-        ? `2,000 random draws (set ${state.sample} of ${data.samples}) land on the target, though ${fixed((1 - measured) * 100)}% of the drafts were rejected.`
+        ? `2,000 random draws (set ${state.sample} of ${data.samples}): every token's share is within ${fixed(off, 3)} of the target, though ${fixed((1 - measured) * 100)}% of the drafts were rejected.`
         : "Where the draft gives too much, the excess is rejected; exactly that mass fills the gaps elsewhere. The output is the target for every λ.",
     };
   },

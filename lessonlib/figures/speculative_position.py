@@ -105,7 +105,7 @@ def _still(chosen: dict[str, Any], part: dict[str, Any]) -> str:
         svg += still.rect(right, up(p), bar, up(kept) - up(p), "orange")
         svg += still.line(right - 5, up(p), right + bar + 5, up(p), "mark")
         svg += still.text(left + bar / 2, up(draft) - 6, still.fixed(draft, 2), "soft", "middle")
-        svg += still.text(right + bar / 2, up(p) - 10, still.fixed(p, 2), "bold", "middle")
+        svg += still.text(right + bar / 2, up(p) - 13, still.fixed(p, 2), "bold", "middle")
         if draft > kept:
             svg += still.text(
                 left + bar / 2, up((draft + kept) / 2) + 4, f"−{still.fixed(draft - kept, 2)}", "", "middle"
