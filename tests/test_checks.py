@@ -37,9 +37,9 @@ def test_reference_passes(part: str, seed: int, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(("part", "i"), RIGHT)
-def test_right_answers_pass(part: str, i: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_answers_pass(part: str, i: int, capfd: pytest.CaptureFixture[str]) -> None:
     run(part, PARTS[part].right[i], seed=i)
-    out, err = capsys.readouterr()
+    out, err = capfd.readouterr()
     assert out.count("\n") == 1, "what the answer prints must not reach the cell"
     assert err == ""
 
@@ -54,6 +54,7 @@ def test_wrong_answers_are_caught_and_named(
         return  # its time limit is long, and no case plays a part in it
     with pytest.raises(CheckFailed) as caught:
         run(part, wrong.answer, seed)
+    assert isinstance(caught.value, NotWritten) == (wrong.mistake == "not-written")
     if wrong.mistake is not None:
         assert caught.value.mistake == wrong.mistake, str(caught.value)
     shown = caught.value._render_traceback_()
@@ -68,6 +69,15 @@ def test_starter_is_told_apart_from_wrong(part: str) -> None:
 
     with pytest.raises(NotWritten, match="not written yet"):
         run(part, starter)
+
+
+def test_unwritten_method_is_named() -> None:
+    class HalfWritten(reference.BlockAllocator):
+        def append(self, seq_id: object) -> None:
+            raise NotImplementedError
+
+    with pytest.raises(NotWritten, match=r"^append: not written yet"):
+        run("block_allocator", HalfWritten)
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -7,6 +7,7 @@ with the first call that breaks a rule.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any, ClassVar, NamedTuple
 
@@ -201,7 +202,8 @@ class BlockRules:
 
     @staticmethod
     def _whole(value: Any, came: str, expected: str = "whole numbers") -> int:
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value != int(value):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not math.isfinite(value) or value != int(value):
             raise BrokenRule(came, expected)
         return int(value)
 

@@ -14,14 +14,18 @@ import linecache
 import logging
 import math
 import numbers
+import os
 import random
 import reprlib
 import signal
+import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from decimal import Decimal
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -106,7 +110,19 @@ def show(value: object) -> str:
         return np.array2string(value, threshold=24, edgeitems=3, separator=", ", precision=6)
     if isinstance(value, np.generic):
         return f"{value!r}"
+    if isinstance(value, int) and abs(value) > 10**40:
+        return f"a whole number of {value.bit_length()} bits"
     return _short.repr(value)
+
+
+def describe(error: BaseException) -> str:
+    """Class and text of an exception, short enough for a message."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # its __str__ raises
+        text = ""
+    text = text if len(text) <= 200 else text[:199] + "…"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _show_config(cfg: ModelConfig) -> str:
@@ -133,17 +149,45 @@ def kept_quiet() -> Iterator[None]:
     nowhere = io.StringIO()
     disabled = logging.root.manager.disable
     with (
+        _descriptors_to_nowhere(),
         contextlib.redirect_stdout(nowhere),
         contextlib.redirect_stderr(nowhere),
         warnings.catch_warnings(),
         np.errstate(all="ignore"),
     ):
         warnings.simplefilter("ignore")
-        logging.disable(logging.CRITICAL)
+        logging.disable(sys.maxsize)
         try:
             yield
         finally:
             logging.disable(disabled)
+
+
+@contextlib.contextmanager
+def _descriptors_to_nowhere() -> Iterator[None]:
+    """Send descriptors 1 and 2 to the null device: compiled code, subprocesses and `sys.__stderr__` write there."""
+    streams = [stream for stream in (sys.__stdout__, sys.__stderr__) if stream is not None]
+
+    def flush() -> None:
+        for stream in streams:
+            with contextlib.suppress(OSError, ValueError):  # a closed one
+                stream.flush()
+
+    flush()
+    saved: list[tuple[int, int]] = []
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in (1, 2):
+            with contextlib.suppress(OSError):  # not open, as in a process without a terminal
+                saved.append((os.dup(descriptor), descriptor))
+                os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+        yield
+    finally:
+        flush()
+        for copied, descriptor in saved:
+            os.dup2(copied, descriptor)
+            os.close(copied)
 
 
 @contextlib.contextmanager
@@ -155,18 +199,32 @@ def time_limit(seconds: float) -> Iterator[None]:
     if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
         yield
         return
+    traced, n_rings = sys.gettrace(), 0
 
-    def ring(_signum: int, _frame: FrameType | None) -> None:
+    def stop(_frame: FrameType, event: str, _value: object) -> Any:
+        if event == "line":
+            raise TookTooLong
+        return stop
+
+    def ring(_signum: int, frame: FrameType | None) -> None:
+        nonlocal n_rings
+        n_rings += 1
+        if n_rings > 1:  # a bare `except:` swallowed it: from now on every line raises, those of handlers too
+            sys.settrace(lambda *_: None)
+            while frame is not None and frame.f_code.co_filename != __file__:
+                frame.f_trace = stop
+                frame = frame.f_back
         raise TookTooLong
 
     before = signal.signal(signal.SIGALRM, ring)
-    # The second number rings again, for answers with a bare `except:` in their loop.
     signal.setitimer(signal.ITIMER_REAL, seconds, 0.2)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        if n_rings > 1:
+            sys.settrace(traced)
 
 
 class Answer:
@@ -175,7 +233,7 @@ class Answer:
     Args:
         function: what the learner wrote.
         name: its name in the course.
-        seconds: time limit of each call.
+        seconds: time limit of each call; all calls together may take four times as long.
         check: the name of its check, where that is another one.
     """
 
@@ -189,6 +247,7 @@ class Answer:
         self.function = function
         self.name = name
         self.seconds = seconds
+        self.left = 4 * seconds
 
     def text(self, args: Sequence[object]) -> str:
         """The call as the learner would write it."""
@@ -199,14 +258,7 @@ class Answer:
         given = tuple(a if isinstance(a, np.random.Generator) else copy.deepcopy(a) for a in args)
         global_state = _global_random_state()
         result = self.run(lambda: self.function(*given), lambda: self.text(args))
-        for before, after in zip(args, given, strict=True):
-            if not isinstance(before, np.random.Generator) and not same(before, after):
-                fail(
-                    self.text(args),
-                    f"its argument changed from {show(before)} to {show(after)}",
-                    "arguments left as they were given",
-                    ("changes-its-input", "The caller still needs its data: work on a copy."),
-                )
+        self.expect_unchanged(args, given, self.text(args))
         if _global_random_state() != global_state:
             fail(
                 self.text(args),
@@ -219,6 +271,18 @@ class Answer:
             )
         return result
 
+    @staticmethod
+    def expect_unchanged(args: Sequence[object], given: Sequence[object], text: str) -> None:
+        """Fail if a call changed what it was given, a copy of args; generators may change."""
+        for before, after in zip(args, given, strict=True):
+            if not isinstance(before, np.random.Generator) and not same(before, after):
+                fail(
+                    text,
+                    f"its argument changed from {show(before)} to {show(after)}",
+                    "arguments left as they were given",
+                    ("changes-its-input", "The caller still needs its data: work on a copy."),
+                )
+
     def run(self, action: Callable[[], Any], text: Callable[[], str]) -> Any:
         """Do something with the answer's code, turning every way of failing into a message.
 
@@ -226,22 +290,24 @@ class Answer:
             action: what to do.
             text: gives the text of the call, for the message.
         """
+        limit, start = max(0.05, min(self.seconds, self.left)), time.monotonic()
         try:
-            with kept_quiet(), time_limit(self.seconds):
+            with kept_quiet(), time_limit(limit):
                 return action()
-        except NotImplementedError:
-            raise NotWritten(f"{self.name}: not written yet.", "not-written") from None
-        except TookTooLong:
-            fail(
-                text(),
-                f"nothing within {self.seconds:g} s",
-                "an answer at once",
-                ("never-returns", "It hangs: look for a loop that cannot end."),
-            )
-        except CheckFailed:
+        except (CheckFailed, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
-            fail(text(), f"{type(error).__name__}: {error}{where_raised(error)}", "a result, not an error")
+        except TookTooLong:
+            if limit == self.seconds:
+                came, why = f"nothing within {limit:g} s", "It hangs: look for a loop that cannot end."
+                fail(text(), came, "an answer at once", ("never-returns", why))
+            came = f"nothing yet when all calls of this check had taken {4 * self.seconds:g} s"
+            fail(text(), came, "answers in milliseconds", ("too-slow", "Look for a loop that a formula can replace."))
+        except BaseException as error:
+            if type(error) is NotImplementedError:
+                raise NotWritten(f"{self.name}: not written yet.", "not-written") from None
+            fail(text(), describe(error) + where_raised(error), "a result, not an error")
+        finally:
+            self.left -= time.monotonic() - start
 
     def number(self, *args: Any) -> float:
         """Call and insist on one finite real number: int, float, numpy scalar or 0-d array."""
@@ -253,11 +319,15 @@ class Answer:
             fail(text, "None", what, ("returns-nothing", "The function ends without `return`."))
         if isinstance(value, np.ndarray) and value.ndim == 0:
             value = value[()]
-        if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+        if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real | Decimal):
             fail(text, f"{show(value)} (type {type(value).__name__})", what)
         value = value.item() if isinstance(value, np.generic) else value
-        if not math.isfinite(value):
-            fail(text, f"{value}", what + ", finite")
+        try:
+            finite = math.isfinite(value)
+        except Exception:  # too large for a float
+            finite = False
+        if not finite:
+            fail(text, show(value), what + ", finite")
         return value
 
     def repeat(self, n: int, *args: Any, seed: int) -> list[Any]:
@@ -270,8 +340,10 @@ class Answer:
         remote = getattr(self.function, "repeat", None)
         if remote is not None:
             return self.run(lambda: remote(n, args, seed), lambda: text)
-        rng = np.random.default_rng(seed)
-        return self.run(lambda: [self.function(*args, rng) for _ in range(n)], lambda: text)
+        given, rng = copy.deepcopy(args), np.random.default_rng(seed)
+        results = self.run(lambda: [self.function(*given, rng) for _ in range(n)], lambda: text)
+        self.expect_unchanged(args, given, text)
+        return results
 
 
 class FieldOf(Answer):

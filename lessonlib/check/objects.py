@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lessonlib.check.harness import Answer, same, show, where_raised
+from lessonlib.check.harness import Answer, CheckFailed, NotWritten, TookTooLong, describe, same, show, where_raised
 
 
 class Call(NamedTuple):
@@ -78,7 +78,10 @@ def replay(
 def observe(target: Any, call: Call, fields: Mapping[str, int | None]) -> Seen:
     """Make one call on an object, and note what came of it."""
     given = copy.deepcopy(call.args)
-    value, errors, message = _attempt(lambda *args: getattr(target, call.method)(*args), given)
+    try:
+        value, errors, message = _attempt(lambda *args: getattr(target, call.method)(*args), given)
+    except NotImplementedError:
+        raise NotWritten(f"{call.method}: not written yet.", "not-written") from None
     state, trouble = _read(target, fields)
     if not same(given, call.args):
         trouble = f"the call changed its arguments to {show(given)}"
@@ -89,12 +92,11 @@ def _attempt(action: Callable[..., Any], args: tuple) -> tuple[Any, tuple[str, .
     """The result of a call; or the names of its exception's classes, and the exception's text."""
     try:
         return action(*args), (), ""
-    except NotImplementedError:
+    except (NotImplementedError, CheckFailed, TookTooLong, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         names = [c.__name__ for c in type(error).__mro__ if c not in (Exception, BaseException, object)]
-        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return None, tuple(names), text + where_raised(error)
+        return None, tuple(names), describe(error) + where_raised(error)
 
 
 def _read(target: Any, fields: Mapping[str, int | None]) -> tuple[dict[str, Any], str]:
@@ -107,7 +109,7 @@ def _read(target: Any, fields: Mapping[str, int | None]) -> tuple[dict[str, Any]
         except NotImplementedError:
             raise
         except Exception as error:
-            trouble = trouble or f"{name} cannot be read: {type(error).__name__}: {error}"
+            trouble = trouble or f"{name} cannot be read: {describe(error)}"
     return state, trouble
 
 
@@ -121,12 +123,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if value is None or isinstance(value, bool | int | float | str):
-        return value
+        return show(value) if isinstance(value, int) and abs(value) > 10**40 else value
     if isinstance(value, Mapping):
         return {_key(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, np.ndarray):
         return value.tolist()
-    if isinstance(value, Sequence | Set | deque):
+    if isinstance(value, Sequence | deque):  # no set: its order means nothing
         return [plain(entry) for entry in value]
     return repr(value)
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import os
+import sys
+import time
 from dataclasses import astuple
+from decimal import Decimal
 from fractions import Fraction
 from functools import reduce
 from operator import mul
@@ -55,6 +60,23 @@ def per_token_0d(cfg):
     return np.asarray(shape.size * cfg.bytes_per_kv)
 
 
+def per_token_decimal(cfg):
+    return 2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim * Decimal(cfg.bytes_per_kv)
+
+
+def per_token_fraction(cfg):
+    return Fraction(2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim) / Fraction(1 / cfg.bytes_per_kv)
+
+
+def per_token_writes_to_descriptors(cfg):
+    for descriptor in (1, 2):
+        os.write(descriptor, b"debugging")
+    print("debugging", file=sys.__stdout__)
+    print("debugging", file=sys.__stderr__)
+    logging.getLogger("debugging").log(99, "louder than critical")
+    return kv_bytes_per_token(cfg)
+
+
 class PerToken:
     def __call__(self, cfg):
         _name, L, _a, n_kv, d_h, *_rest = astuple(cfg)
@@ -88,6 +110,34 @@ def per_token_hangs(cfg):
         pass
 
 
+def per_token_hangs_and_swallows(cfg):
+    while True:
+        try:
+            time.sleep(0.05)
+        except:  # noqa: E722
+            print("tries again")
+
+
+class OwnBaseError(BaseException):
+    pass
+
+
+class NoTextError(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+def per_token_raises(error):
+    def per_token(cfg):
+        raise error
+
+    return per_token
+
+
+def per_token_reads_input(cfg):
+    raise type("StdinNotImplementedError", (NotImplementedError,), {})("no input here")
+
+
 def per_token_recurses(cfg):
     return per_token_recurses(cfg)
 
@@ -107,6 +157,9 @@ PER_TOKEN = Answers(
         per_token_int,
         per_token_prints,
         per_token_0d,
+        per_token_decimal,
+        per_token_fraction,
+        per_token_writes_to_descriptors,
         PerToken(),
     ],
     wrong={
@@ -133,6 +186,13 @@ PER_TOKEN = Answers(
         "changes cfg": Wrong(per_token_mutates, "changes-its-input"),
         "first call only": Wrong(per_token_first_call_only),
         "hangs": Wrong(per_token_hangs, "never-returns"),
+        "hangs, and swallows what would end it": Wrong(per_token_hangs_and_swallows, "never-returns"),
+        "too large for a float": Wrong(lambda c: 2**c.n_layers**2),
+        "too large to print": Wrong(lambda c: 10**5000),
+        "own BaseException": Wrong(per_token_raises(OwnBaseError())),
+        "exception without text": Wrong(per_token_raises(NoTextError())),
+        "exception with a long text": Wrong(per_token_raises(ValueError("many\nlines\n" * 100))),
+        "reads input": Wrong(per_token_reads_input),
         "recurses": Wrong(per_token_recurses),
         "returns None": Wrong(lambda c: None, "returns-nothing"),
         "returns text": Wrong(lambda c: f"{kv_bytes_per_token(c)} bytes"),

@@ -817,6 +817,31 @@ class Hangs(BlockAllocator):
             pass
 
 
+class SetTables(BlockAllocator):
+    """Its tables have no order; its own work goes on with lists."""
+
+    @property
+    def block_tables(self):
+        return {seq_id: set(table) for seq_id, table in self.tables.items()}
+
+    @block_tables.setter
+    def block_tables(self, tables):
+        self.tables = tables
+
+    def allocate(self, seq_id, n_tokens):
+        self.tables[seq_id] = [self._take() for _ in range(-(-n_tokens // self.block_size))]
+        self.lengths[seq_id] = n_tokens
+
+
+class Panic(BaseException):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+def panics(self, seq_id):
+    raise Panic
+
+
 class Starter(BlockAllocator):
     def append(self, seq_id):
         raise NotImplementedError
@@ -888,6 +913,10 @@ BLOCK_ALLOCATOR = Answers(
         "makes None": Wrong(lambda n_blocks, block_size: None),
         "an instance": Wrong(BlockAllocator(8, 4)),
         "needs more arguments": Wrong(_wrong(__init__=lambda self, n_blocks, block_size, device: None)),
+        "sets for tables": Wrong(SetTables),
+        "endless n_free": Wrong(_wrong(n_free=property(lambda self: float("inf")))),
+        "n_free too large to print": Wrong(_wrong(n_free=property(lambda self: 10**5000))),
+        "own BaseException": Wrong(_wrong(append=panics)),
         "hangs": Wrong(Hangs, "never-returns"),
         "half written": Wrong(Starter, "not-written"),
     },
