@@ -12,6 +12,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -20,7 +21,7 @@ import pytest
 
 from lessonlib import GPUS, MODELS, figures, reference
 from lessonlib.figures import interactive
-from tests.answers import Answers, all_parts
+from tests.answers import all_parts
 from tests.figure_pages import FIGURES
 
 # Figure -> the exercise part and the reference that it can draw with.
@@ -31,7 +32,7 @@ TAKES = {
     "speculative_rounds": ("speculative_round", reference.speculative_round),
 }
 BYTES = 60_000
-PARTS = {part: all_parts().get(part, Answers()) for part, _ in TAKES.values()}
+PARTS = all_parts()
 
 
 class Parts(HTMLParser):
@@ -144,6 +145,27 @@ def test_contrast_meets_wcag_aa() -> None:
             assert contrast(a, b, theme) >= 4.5, (a, b, theme)
         for shape in (*fills, "edge"):
             assert contrast(shape, "paper", theme) >= 3, (shape, theme)
+
+
+def test_first_numbers_are_the_golden_ones() -> None:
+    golden = json.loads((Path(__file__).parent / "golden.json").read_text(encoding="utf-8"))
+    batching, decode, speculative = golden["batching"], golden["decode"], golden["speculative"]
+    steps = data(figures.interference())["steps"]["100"]
+    chunks = batching["chunked_512_step_seconds_at_peak"]
+    assert steps["512"][0] == pytest.approx(chunks["first"], rel=1e-4)
+    assert steps["512"][-1] == pytest.approx(chunks["last"], rel=1e-4)
+    assert sum(steps["512"]) == pytest.approx(chunks["sum_ttft"], rel=1e-4)
+    links = data(figures.interference())["links"]
+    assert links["50 GB/s"] == pytest.approx(16 * batching["transfer_seconds"]["50e9"])
+    step = next(step for step in decode["steps"] if (step["B"], step["C"]) == (32, 1024))
+    assert f"Step time = TPOT: {1e3 * step['t_step']:.2f} ms. Tokens/s: {step['tokens_per_s']:,.0f}" in repr(
+        figures.decode_roofline()
+    )
+    assert f"Accepted: Σ min(p, q): {speculative['example']['acceptance']:.3f}" in repr(figures.speculative_position())
+    assert f"Expected tokens: {speculative['expected_tokens']['alpha=0.8,gamma=4']:.2f}" in repr(
+        figures.speculative_rounds()
+    )
+    assert f"Best γ: {speculative['best_gamma_alpha_0.8_c_0.15']}" in repr(figures.speculative_rounds())
 
 
 # --- with a learner's answer ------------------------------------------------------------------------------

@@ -25,8 +25,8 @@ const wordsWidth = (words) => [...words].reduce((sum, letter) => sum + ("fijlrt 
 const keys = (x, y, width, entries) => {
   let [svg, left, top] = ["", x, y];
   for (const [look, words] of entries) {
-    const wide = 22 + wordsWidth(words);
-    if (left > x && left + wide > x + width + 12) [left, top] = [x, top + 17];
+    const wide = 24 + wordsWidth(words);
+    if (left > x && left + wide > x + width + 16) [left, top] = [x, top + 17];
     svg += rect(left, top - 9, 10, 10, look) + text(left + 14, top, words);
     left += wide;
   }

@@ -165,11 +165,11 @@ def _still(title: str, picture: str, height: int, readings: list[tuple[str, str]
     body += "".join(still.text(12, foot + 20 + 17 * i, words) for i, words in enumerate(lines))
     total = foot + 34 + 17 * len(lines)
     body += still.text(12, total - 8, "A still picture: trust the notebook, or run the cell, to play with it.", "soft")
-    colours = re.search(r"\.llf \{.*?--sky:[^;]*;", _source("base.css"), re.S)
-    assert colours is not None
-    # Inside an SVG document the document is the figure.
-    style = (colours[0] + "}\n" + _source("picture.css")).replace(".llf ", "", 1).replace("{", "svg {", 1)
-    style = style.replace(".llf ", "") + " svg{background:var(--paper)} text.title{font-size:15px;font-weight:650}"
+    # Inside an SVG document the document itself is the figure.
+    palette = re.search(r"\.llf (\{.*?--sky:[^;]*;)", _source("base.css"), re.S)
+    assert palette is not None
+    style = f"svg {palette[1]} background: var(--paper)}} {_source('picture.css').replace('.llf ', '')}"
+    style += " text.title {font-size: 15px; font-weight: 650}"
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {still.WIDTH} {total:g}' width='{still.WIDTH}' "
         f"height='{total:g}'><title>{escape(title, quote=False)}</title><style>{' '.join(style.split())}</style>"

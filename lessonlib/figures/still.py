@@ -75,7 +75,7 @@ def keys(x: float, y: float, entries: Iterable[tuple[str, str]]) -> str:
     svg = ""
     for look, words in entries:
         svg += rect(x, y - 9, 10, 10, look) + text(x + 14, y, words)
-        x += 22 + sum(4.5 if letter in "fijlrt .,:" else 7.3 for letter in words)
+        x += 24 + sum(4.5 if letter in "fijlrt .,:" else 7.3 for letter in words)
     return svg
 
 
