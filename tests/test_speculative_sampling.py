@@ -258,3 +258,12 @@ def test_the_right_law_is_the_law_of_simulated_rounds() -> None:
         tests = judge.tests_of(case, counts)
         assert max(test.evidence for test in tests if test.n) < judge.limit(case, len(tests))
         assert sum(judge.RIGHT.law(case.p, case.q).values()) == pytest.approx(1)
+
+
+def test_picture_of_a_broken_answer_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    from lessonlib import plots
+
+    p, q = np.full((3, 3), 1 / 3), np.full((2, 3), 1 / 3)
+    for broken in (lambda p, q, rng: None, lambda p, q, rng: [-1], lambda p, q, rng: 3):
+        plots.speculative_sampling.tokens_by_position(broken, p, q)
+        assert "No picture" in capsys.readouterr().out

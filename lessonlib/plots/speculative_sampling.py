@@ -60,9 +60,13 @@ def tokens_by_position(speculative_round: Round, p: np.ndarray, q: np.ndarray, n
         n: rounds.
     """
     rng = np.random.default_rng(0)
-    rounds = [[int(x) for x in speculative_round(p.copy(), q.copy(), rng)] for _ in range(n)]
     V, gamma = p.shape[1], len(q)
-    shares = [np.bincount([r[i] for r in rounds if len(r) > i], minlength=V)[:V] for i in range(gamma + 1)]
+    try:
+        rounds = [[int(x) for x in speculative_round(p.copy(), q.copy(), rng)] for _ in range(n)]
+        shares = [np.bincount([r[i] for r in rounds if len(r) > i], minlength=V)[:V] for i in range(gamma + 1)]
+    except (TypeError, ValueError, IndexError) as error:
+        print(f"No picture: your function gave no list of tokens ({error}). The check says more.")
+        return
     off = max(float(np.abs(s / max(1, s.sum()) - row).max()) for s, row in zip(shares, p, strict=True))
     takeaway = f"over {n:,} rounds of your function the share of a token is off the target p by {off:.3f} at most."
     with picture(takeaway, height=2.9, columns=gamma + 1) as axes:

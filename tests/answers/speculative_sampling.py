@@ -355,6 +355,7 @@ ROUND = Answers(
         "lenient": Wrong(round_slightly_off),
         "2.5% off": Wrong(round_off_by_2_percent),
         "right for a while": Wrong(round_first_call_only()),
+        "hangs": Wrong(round_hangs, "never-returns"),
         "returns None": Wrong(lambda p, q, rng: None, "returns-nothing"),
         "returns a count": Wrong(lambda p, q, rng: len(speculative_round(p, q, rng))),
         "returns floats": Wrong(lambda p, q, rng: [float(x) for x in speculative_round(p, q, rng)]),
