@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lessonlib import check, figures, hint, plots, quiz
+    from lessonlib import check, figures, hint, machine, plots, quiz
     from lessonlib.gpus import GPUS, Gpu
     from lessonlib.models import MODELS, ModelConfig
     from lessonlib.records import Admission, BatchingResult, DecodeStep, OutOfBlocks, Request
@@ -33,7 +33,7 @@ _HOME = {
     "BatchingResult": "lessonlib.records",
     "Admission": "lessonlib.records",
 }
-_MODULES = ("check", "figures", "hint", "plots", "quiz")
+_MODULES = ("check", "figures", "hint", "machine", "plots", "quiz")
 
 __all__ = [
     "GPUS",
@@ -48,6 +48,7 @@ __all__ = [
     "check",
     "figures",
     "hint",
+    "machine",
     "plots",
     "quiz",
     "require",

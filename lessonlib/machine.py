@@ -17,8 +17,9 @@ import torch
 
 from lessonlib.gpus import Gpu
 from lessonlib.models import ModelConfig
-from lessonlib.serving import BlockManager, Decoder
+from lessonlib.serving import BlockManager, Decoder, Metrics
 from lessonlib.serving.runner import Runner, Work
+from lessonlib.simulator import ServingResult
 
 T = TypeVar("T")
 
@@ -124,3 +125,81 @@ def progress(items: Iterable[T], label: str, total: int | None = None) -> Iterat
 def _bar(label: str, done: int, total: int) -> None:
     full = round(30 * done / max(total, 1))
     print(f"\r{label} [{'#' * full}{'.' * (30 - full)}] {done}/{total}", end="", flush=True)
+
+
+def three_steps(model: Decoder) -> list[tuple[int, int, float]]:
+    """Three measured steps for `simulator.LinearCost.fitted`: (tokens computed, cached tokens read, seconds).
+
+    One sequence, a batch with long contexts, and a chunk of a prompt beside decodes: what the simulator's line of
+    step times is drawn through.
+    """
+    one, many = step_seconds(model, 1, 32), step_seconds(model, 8, 128)
+    chunk = _mixed_seconds(model, n_decodes=8, context=64, n_prefill=120)
+    return [(1, 32, one), (8, 8 * 128, many), (128, 8 * 64, chunk)]
+
+
+def _mixed_seconds(model: Decoder, n_decodes: int, context: int, n_prefill: int, block_size: int = 16) -> float:
+    blocks, more = -(-context // block_size), -(-n_prefill // block_size)
+    n_blocks = n_decodes * blocks + more
+    manager = BlockManager(n_blocks, block_size)
+    runner = Runner(model, n_blocks, block_size, manager)
+    for i in range(n_decodes):
+        manager.allocate(i, context)
+    manager.allocate("prompt", n_prefill)
+    work = [Work(i, [i], context - 1) for i in range(n_decodes)] + [Work("prompt", list(range(n_prefill)), 0)]
+    return seconds_of(lambda: runner.logits(work, [1] * len(work)), model.device, 5)
+
+
+def prediction_errors(simulated: ServingResult, metrics: Metrics) -> tuple[float, float]:
+    """Relative errors of the predicted throughput and mean TTFT, against what the engine measured."""
+    tokens = sum(request.output for request in simulated.requests)
+    throughput = tokens / simulated.duration
+    ttft = float(simulated.ttft.mean())
+    measured_ttft = sum(metrics.ttft) / len(metrics.ttft)
+    return abs(throughput / metrics.tokens_per_s - 1), abs(ttft / measured_ttft - 1)
+
+
+def logits_at(model: Decoder, tokens: list[int], first_position: int) -> torch.Tensor:
+    """Logits after tokens that are computed as if the first of them stood at a certain position.
+
+    Args:
+        model: the decoder.
+        tokens: the sequence.
+        first_position: 0 is right; anything else is what a scheduler gets wrong.
+    """
+    n_slots = first_position + len(tokens)
+    manager = BlockManager(-(-n_slots // 16), 16)
+    manager.allocate("s", n_slots)
+    runner = Runner(model, manager.n_free + len(manager.block_tables["s"]), 16, manager)
+    return runner.logits([Work("s", tokens, first_position)], [1])[0]
+
+
+def logits_after_drafts(model: Decoder, accepted: list[int], rejected: list[int], kept: int, new: int) -> torch.Tensor:
+    """Logits after a new token, when a pass has left the keys of rejected drafts behind it in the cache.
+
+    Args:
+        model: the decoder.
+        accepted: tokens of the sequence.
+        rejected: drafts that were computed after them and rejected.
+        kept: how many of those the cached length still counts; 0 is right.
+        new: the token that follows.
+    """
+    n_slots = len(accepted) + len(rejected) + 1
+    manager = BlockManager(-(-n_slots // 16), 16)
+    manager.allocate("s", n_slots)
+    runner = Runner(model, len(manager.block_tables["s"]), 16, manager)
+    runner.logits([Work("s", [*accepted, *rejected], 0)], [1])
+    return runner.logits([Work("s", [new], len(accepted) + kept)], [1])[0]
+
+
+def describe_kernels(device: torch.device) -> None:
+    """Print which attention kernels this device runs."""
+    if device.type != "cuda":
+        print("blocked: no GPU here. The torch path ran in all cells above.")
+        return
+    from lessonlib.serving.triton_attention import is_supported
+
+    if not is_supported(device):
+        print("blocked: this GPU is older than capability 8.0. The torch path ran in all cells above.")
+        return
+    print("Triton split-KV decode kernel: in use.")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from lessonlib.gpus import Gpu
 from lessonlib.models import ModelConfig
-from lessonlib.records import Bound
 from lessonlib.reference.decode_roofline import decode_step
 from lessonlib.serving import admit, paged_attention, slot_mapping, verify, write_kv
 
 __all__ = ["admit", "expected_speed", "paged_attention", "slot_mapping", "verify", "write_kv"]
 
 
-def expected_speed(B: int, C: int, cfg: ModelConfig, machine: Gpu) -> tuple[float, Bound]:
+def expected_speed(B: int, C: int, cfg: ModelConfig, machine: Gpu) -> tuple[float, str]:
     """What the roofline expects of the engine on this machine, before anything is run.
 
     Args:
