@@ -69,9 +69,13 @@ def slots_by_list(block_table, start, n_tokens, block_size):
 
 
 SLOTS = Answers(
-    right=[slots_by_loop, slots_by_torch, slots_by_numpy, slots_by_list],
+    right=[slots_by_loop, slots_by_torch, slots_by_numpy, slots_by_list, lambda *a: iter(slot_mapping(*a))],
     wrong={m.slug: Wrong(m.wrong, m.slug) for m in SLOT_MISTAKES}
     | {
+        "floats": Wrong(lambda *a: [float(slot) for slot in slot_mapping(*a)]),
+        "texts": Wrong(lambda *a: list(map(str, slot_mapping(*a)))),
+        "infinite": Wrong(lambda *a: [float("inf")]),
+        "raises while it is read": Wrong(lambda *a: (slot // 0 for slot in slot_mapping(*a))),
         "one slot": Wrong(lambda t, s, n, b: slot_mapping(t, s, n, b)[0]),
         "one too few": Wrong(lambda t, s, n, b: slot_mapping(t, s, n, b)[:-1]),
         "None": Wrong(lambda t, s, n, b: None),
@@ -126,6 +130,9 @@ WRITES = Answers(
         "keys only": Wrong(lambda kc, vc, s, k, v: write_kv(kc, vc.clone(), s, k, v), "one-cache-only"),
         "whole blocks": Wrong(write_whole_blocks, "whole-block-written"),
         "sorted slots": Wrong(write_in_order, "tokens-in-wrong-order"),
+        "writes, then clears k": Wrong(
+            lambda kc, vc, s, k, v: (write_kv(kc, vc, s, k, v), k.zero_()), "changes-its-input"
+        ),
         "slots as blocks": Wrong(lambda kc, vc, s, k, v: kc.__setitem__(s, k)),
     },
     least_right=3,
@@ -200,6 +207,8 @@ ATTENTION = Answers(
     | {
         "no running maximum": Wrong(attention_overflows, "overflows"),
         "changes the cache": Wrong(attention_changes_the_cache, "changes-its-input"),
+        "complex": Wrong(lambda *a: paged_attention(*a).to(torch.complex64)),
+        "sparse": Wrong(lambda *a: paged_attention(*a).to_sparse()),
         "flat": Wrong(lambda *a: paged_attention(*a).flatten()),
         "a list": Wrong(lambda *a: paged_attention(*a).tolist()),
         "zeros": Wrong(lambda q, *a: torch.zeros_like(q)),
@@ -252,6 +261,8 @@ ADMISSIONS = Answers(
     right=[admit_as_tuples, admit_by_deque, admit_recursively],
     wrong={m.slug: Wrong(m.wrong, m.slug) for m in ADMIT_MISTAKES}
     | {
+        "no numbers": Wrong(lambda *a: [(x.answer, None) for x in admit(*a)]),
+        "parts of tokens": Wrong(lambda *a: [(x.answer, x.n_tokens + 0.5) for x in admit(*a)]),
         "names only": Wrong(lambda *a: [x.answer for x in admit(*a)]),
         "admitted only": Wrong(lambda *a: [x for x in admit(*a) if x.answer == "now"]),
         "empty": Wrong(lambda *a: []),
@@ -322,6 +333,23 @@ def verify_variant(accept=None, correct=None, bonus=None, keep=None):
     return answer
 
 
+def _shifted(weights):
+    """Two hundredths of the likeliest token's share go to the next token."""
+    law = weights / weights.sum() if weights.sum() else np.full(len(weights), 1 / len(weights))
+    top = int(law.argmax())
+    law[top] -= 0.02
+    law[top - 1] += 0.02
+    return law
+
+
+def verify_changes_p(draft, p, q, rng):
+    tokens, kept = verify(draft, p, q, rng)
+    if kept < len(draft):
+        p[kept] = np.maximum(p[kept] - q[kept], 0)
+        p[kept] /= p[kept].sum()
+    return tokens, kept
+
+
 VERIFY = Answers(
     right=[verify_by_uniforms_first, verify_with_for_else, verify_gumbel],
     wrong={
@@ -336,6 +364,13 @@ VERIFY = Answers(
         "no roll-back": Wrong(verify_variant(keep=lambda n, gamma: gamma), "cache-not-rolled-back"),
         "counts the extra": Wrong(verify_variant(keep=lambda n, gamma: n + 1)),
         "no extra token": Wrong(lambda d, p, q, rng: (list(d), len(d)), None),
+        "accepts 2% too rarely": Wrong(verify_variant(accept=lambda p, q: 0.978 * p / q)),
+        "2% more of the first at a rejection": Wrong(
+            verify_variant(correct=lambda p, q: _shifted(np.maximum(p - q, 0)))
+        ),
+        "bonus 2% off": Wrong(verify_variant(bonus=lambda p, q: _shifted(p[-1]))),
+        "changes p at a rejection": Wrong(verify_changes_p, "changes-its-input"),
+        "Nones": Wrong(lambda *a: ([None], None)),
         "tokens only": Wrong(lambda *a: verify(*a)[0]),
         "own generator": Wrong(lambda d, p, q, rng: verify(d, p, q, np.random.default_rng()), "own-random-state"),
         "global state": Wrong(
