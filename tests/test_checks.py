@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import time
 
 import pytest
 
 from lessonlib import check, hint, reference
 from lessonlib.check import CheckFailed, NotWritten
+from lessonlib.check.harness import TookTooLong, _limited, time_limit
 from lessonlib.reference import capstone
 from tests.answers import Answers, all_parts
 
@@ -69,6 +71,16 @@ def test_starter_is_told_apart_from_wrong(part: str) -> None:
 
     with pytest.raises(NotWritten, match="not written yet"):
         run(part, starter)
+
+
+def test_a_late_ring_does_not_escape() -> None:
+    """The alarm rings while no answer runs, as it can during unwinding on a busy machine."""
+    with time_limit(0.02):
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            pass
+    with pytest.raises(TookTooLong), time_limit(0.02):
+        _limited(lambda: time.sleep(5))
 
 
 def test_unwritten_method_is_named() -> None:

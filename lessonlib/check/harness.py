@@ -192,9 +192,10 @@ def _descriptors_to_nowhere() -> Iterator[None]:
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise `TookTooLong` in the block after so many seconds, and again until the block ends.
+    """Raise `TookTooLong` in what `_limited` calls after so many seconds, and again until that ends.
 
-    Only the main thread of a system with SIGALRM can be interrupted; elsewhere there is no limit.
+    A late ring, while the stack unwinds on a busy machine, must not escape: outside `_limited` nothing is raised. Only
+    the main thread of a system with SIGALRM can be interrupted; elsewhere there is no limit.
     """
     if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
         yield
@@ -208,6 +209,8 @@ def time_limit(seconds: float) -> Iterator[None]:
 
     def ring(_signum: int, frame: FrameType | None) -> None:
         nonlocal n_rings
+        if not _within_limited(frame):
+            return
         n_rings += 1
         if n_rings > 1:  # a bare `except:` swallowed it: from now on every line raises, those of handlers too
             sys.settrace(lambda *_: None)
@@ -225,6 +228,17 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
         if n_rings > 1:
             sys.settrace(traced)
+
+
+def _limited(action: Callable[[], Any]) -> Any:
+    """Do what `time_limit` may interrupt. A frame of this function on the stack says that it still runs."""
+    return action()
+
+
+def _within_limited(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code is not _limited.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 class Answer:
@@ -293,7 +307,7 @@ class Answer:
         limit, start = max(0.05, min(self.seconds, self.left)), time.monotonic()
         try:
             with kept_quiet(), time_limit(limit):
-                return action()
+                return _limited(action)
         except (CheckFailed, KeyboardInterrupt):
             raise
         except TookTooLong:
@@ -346,6 +360,9 @@ class Answer:
         return results
 
 
+_MISSING = object()
+
+
 class FieldOf(Answer):
     """One field of the record that an answer returns, seen as an answer of its own.
 
@@ -371,14 +388,14 @@ class FieldOf(Answer):
         result = self.seen[args]
         if result is None:
             self.as_number(None, self.answer.text(args), f"a {self.record}")
-        try:
-            return getattr(result, self.field)
-        except AttributeError:
+        value = self.answer.run(lambda: getattr(result, self.field, _MISSING), lambda: self.text(args))
+        if value is _MISSING:
             fail(
                 self.answer.text(args),
                 f"{show(result)} (type {type(result).__name__}), which has no {self.field}",
                 f"a {self.record}, with all its fields",
             )
+        return value
 
 
 def where_raised(error: BaseException) -> str:
