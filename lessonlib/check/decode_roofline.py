@@ -325,7 +325,8 @@ BOUND_MISTAKES: list[tuple[str, str, Callable[[DecodeStep, Case], bool]]] = [
     ),
     (
         "bound-without-peaks",
-        "FLOPs were compared with bytes. Each has a peak of its own: compare the times.",
+        "Every step came out as bound by compute, as when FLOPs are compared with bytes. Each has a peak of its own: "
+        "compare the times.",
         lambda step, case: step.n_bytes >= step.flops,
     ),
 ]
@@ -372,6 +373,10 @@ def _step_cases(seed: int) -> list[Case]:
 def _expect_bounds(answer: Answer, cases: list[Case], seen: dict[Any, Any]) -> None:
     field = FieldOf(answer, "bound", "DecodeStep", seen)
     given = {case: field(*case) for case in cases}
+    for case, bound in given.items():
+        bound = bound.item() if isinstance(bound, np.ndarray) and bound.ndim == 0 else bound
+        if not isinstance(bound, str):
+            fail(field.text(case), f"{show(bound)} (type {type(bound).__name__})", '"memory" or "compute"')
     for case in cases:
         step = _step(*case)
         if given[case] == step.bound:
@@ -446,6 +451,11 @@ def _strictly_smaller(tpot: float, C: int, cfg: ModelConfig, gpu: Gpu, m_kv: flo
     return min(_fast_enough(tpot, C, cfg, gpu, m_kv), max(0, -int(-m_kv // (C * _per_token(cfg))) - 1))
 
 
+def _all_or_nothing(tpot: float, C: int, cfg: ModelConfig, gpu: Gpu, m_kv: float) -> int:
+    B = _fits(m_kv, C, cfg)
+    return B if B and _step(B, C, cfg, gpu).t_step <= tpot else 0
+
+
 LARGEST_MISTAKES = [
     Mistake(
         "memory-ignored",
@@ -456,6 +466,11 @@ LARGEST_MISTAKES = [
         "target-ignored",
         "The target was ignored: this is what fits in memory, and its steps take longer than tpot.",
         lambda tpot, C, cfg, gpu, m_kv: _fits(m_kv, C, cfg),
+    ),
+    Mistake(
+        "all-or-nothing",
+        "Where the batch that fills the memory is too slow, the answer is a smaller one: not 0.",
+        _all_or_nothing,
     ),
     Mistake(
         "power-of-two",
@@ -553,11 +568,11 @@ def _largest_cases(seed: int) -> list[tuple[float, int, ModelConfig, Gpu, float]
         (12e-3, 64, llama, h100, 50e9),  # compute is the slower of the two
         (6e-3, 1024, replace(llama, bytes_per_weight=0.5, bytes_per_kv=1), h100, 60e9),
     ]
-    for B in (1, 2, 16, 48, 96):  # steps of exactly the target, then caches that fit exactly, then one byte short
+    for B in (1, 2, 16, 48, 96):  # steps of exactly the target, or hardly more; exact fits, and one byte short
         exact = _step(B, 1024, _ROUND, _ROUND_GPU).t_step
         fit = _cache(B, 1024, _ROUND)
         cases += [(exact, 1024, _ROUND, _ROUND_GPU, 1e12), (1.0, 1024, _ROUND, _ROUND_GPU, fit)]
-        cases += [(1.0, 1024, _ROUND, _ROUND_GPU, fit - 1)]
+        cases += [(1.0, 1024, _ROUND, _ROUND_GPU, fit - 1), (exact * (1 - 1e-8), 1024, _ROUND, _ROUND_GPU, 1e12)]
     rng = np.random.default_rng(seed)
     for i in range(24):
         gpu = Gpu("random", float(rng.uniform(1e14, 2e15)), float(rng.uniform(5e11, 5e12)), 80e9)

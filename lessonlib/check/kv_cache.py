@@ -222,6 +222,8 @@ def max_batch(answer: Answer, seed: int) -> str:
         (1e6, 2048, llama), (0, 1, llama), (30e9, 1000, replace(MODELS["Qwen3-4B"], bytes_per_kv=0.5)),
         (20e9, 3000, replace(llama, bytes_per_kv=1)),
     ]  # fmt: skip
+    large = 131072 * int(_per_token(llama))  # so large that one byte hardly shows in the quotient
+    cases += [(3 * large, 131072, llama), (3 * large - 1, 131072, llama)]
     cases += _exact_fits(np.random.default_rng(seed))
     expect_numbers(answer, cases, reference.max_batch, MAX_BATCH_MISTAKES, whole=True, what="a number of sequences")
     return f"{len(cases)} cases right, exact fits and one byte less among them."

@@ -165,6 +165,19 @@ def flops_wrong(flops, mistake=None):
     return Wrong(step_of(flops=flops), mistake)
 
 
+class EqualToAll:
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+
+class LazyRecord:
+    @property
+    def n_bytes(self):
+        return 1 // 0
+
+
 DECODE_STEP = Answers(
     right=[
         step_by_terms,
@@ -242,6 +255,10 @@ DECODE_STEP = Answers(
         "bound without peaks": Wrong(
             step_of(bound=lambda B, C, gpu, n, f: "compute" if f > n else "memory"), "bound-without-peaks"
         ),
+        "bound always compute": Wrong(step_of(bound=lambda *_: "compute"), "bound-without-peaks"),
+        "bound equal to everything": Wrong(step_of(bound=lambda *_: EqualToAll())),
+        "bound in an array": Wrong(step_of(bound=lambda *_: np.array(["memory", "compute"]))),
+        "fields that raise": Wrong(lambda B, C, c, g: LazyRecord()),
         "bound in capitals": Wrong(step_of(bound=lambda *_: "Memory")),
         "bound below the ridge": Wrong(
             step_of(bound=lambda B, C, gpu, n, f: "compute" if f / n > 0.9 * gpu.ridge_point else "memory")
@@ -370,6 +387,11 @@ def largest_power_of_two(tpot, C, cfg, gpu, m_kv):
     return B if _t(B, C, cfg, gpu) <= tpot and B <= max_batch(m_kv, C, cfg) else 0
 
 
+def largest_all_or_nothing(tpot, C, cfg, gpu, m_kv):
+    B = max_batch(m_kv, C, cfg)
+    return B if B and _t(B, C, cfg, gpu) <= tpot else 0
+
+
 def largest_by(time):
     def answer(tpot, C, cfg, gpu, m_kv):
         B = max_batch(m_kv, C, cfg)
@@ -415,6 +437,8 @@ LARGEST_BATCH = Answers(
             "context-left-out",
         ),
         "returns a float": Wrong(lambda *case: float(_right(*case)), "returns-a-float"),
+        "all or nothing": Wrong(largest_all_or_nothing, "all-or-nothing"),
+        "forgives a millionth": Wrong(lambda t, *rest: _right(t * (1 + 1e-6), *rest)),
         "at most 64": Wrong(lambda *case: min(64, _right(*case))),
         "multiples of 8": Wrong(lambda *case: _right(*case) // 8 * 8),
         "None where none fits": Wrong(lambda *case: _right(*case) or None, "returns-nothing"),

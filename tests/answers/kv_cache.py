@@ -284,6 +284,7 @@ MAX_BATCH = Answers(
         ),
         "query heads": Wrong(lambda m, C, cfg: int(m // (_size(C, cfg) * cfg.group_size)), "query-heads"),
         "no factor 2": Wrong(lambda m, C, cfg: int(m // (_size(C, cfg) / 2)), "factor-2"),
+        "forgives a byte": Wrong(lambda m, C, cfg: int(m / _size(C, cfg) + 1e-9)),
         "fixed context": Wrong(lambda m, C, cfg: int(m // _size(2048, cfg))),
     },
 )
