@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -60,6 +62,7 @@ class Group:
         tables: block tables, padded with 0, shape (B, blocks of the longest).
         mask: which key each query sees, shape (B, 1, n_new · g, n_keys); None where every query sees all.
         whole: these are whole prompts, so that the new keys and values are all there are.
+        lengths: contexts as a tensor of shape (B,), where the Triton kernel is to be used; else None.
     """
 
     rows: slice
@@ -68,6 +71,7 @@ class Group:
     tables: Tensor
     mask: Tensor | None
     whole: bool
+    lengths: Tensor | None = None
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
         a, d = q.shape[1:]
@@ -76,6 +80,10 @@ class Group:
             q, k, v = (t.unflatten(0, (B, self.n_new)).transpose(1, 2) for t in (q, k, v))
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=a != n_kv)
             return out.transpose(1, 2).flatten(0, 1)
+        if self.lengths is not None:
+            from lessonlib.serving.triton_attention import paged_decode  # only where Triton is
+
+            return paged_decode(q, k_cache, v_cache, self.tables, self.lengths)
         keys, values = (self._gather(cache) for cache in (k_cache, v_cache))
         # The g query heads of a KV head become g more queries of it, so that K and V are never repeated.
         queries = q.view(B, self.n_new, n_kv, a // n_kv, d).transpose(1, 2).reshape(B, n_kv, -1, d)
@@ -111,18 +119,28 @@ def group(
         while last < len(n_new) and n_new[last] == n and (n > 1 and n_context[last] == n) == whole:
             last += 1
         contexts = n_context[first:last]
+        kernel = n == 1 and has_kernel(device)
         groups.append(
             Group(
                 rows=slice(row, row + n * (last - first)),
                 n_new=n,
                 n_keys=max(contexts),
                 tables=_padded(tables[first:last], device),
-                mask=None if whole else _mask(n, contexts, group_size, device),
+                mask=None if whole or kernel else _mask(n, contexts, group_size, device),
                 whole=whole,
+                lengths=torch.tensor(contexts, device=device) if kernel else None,
             )
         )
         row, first = groups[-1].rows.stop, last
     return groups
+
+
+@functools.cache
+def has_kernel(device: torch.device) -> bool:
+    """Whether the Triton kernel runs here: a GPU of compute capability 8.0 or more, and Triton installed."""
+    return (
+        device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) and find_spec("triton") is not None
+    )
 
 
 def _padded(tables: Sequence[Sequence[int]], device: torch.device) -> Tensor:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lessonlib.serving import kv_cache
 from lessonlib.serving.attention import Group, PagedAttention, group
 from lessonlib.serving.block_manager import Allocator, blocks_needed
+from lessonlib.serving.cuda_graphs import DecodeGraphs
 from lessonlib.serving.kv_cache import KVCache, slot_mapping, write_kv
 from lessonlib.serving.model import Decoder
 
@@ -52,7 +54,11 @@ class Runner:
         slot_mapping: SlotMapping = slot_mapping,
     ) -> None:
         self.model, self.n_blocks, self.block_size, self.manager = model, n_blocks, block_size, manager
-        self.cache = KVCache(model.cfg.shape, n_blocks, block_size, model.dtype, model.device)
+        on_gpu = model.device.type == "cuda"
+        # On a GPU one more block takes what the padding rows of a captured graph write.
+        self.cache = KVCache(model.cfg.shape, n_blocks + on_gpu, block_size, model.dtype, model.device)
+        replaced = paged_attention is not None or write_kv is not kv_cache.write_kv
+        self.graphs = DecodeGraphs(model, self.cache) if on_gpu and not replaced else None
         self.paged_attention, self.write_kv, self.slot_mapping = paged_attention, write_kv, slot_mapping
 
     def logits(self, work: list[Work], n_wanted: list[int], n_layers: int | None = None) -> Tensor:
@@ -66,6 +72,13 @@ class Runner:
         Returns:
             Shape (sum of n_wanted, V), float32, in the order of work.
         """
+        if (
+            self.graphs is not None
+            and n_layers is None
+            and all(len(w.tokens) == 1 for w in work)
+            and min(n_wanted) == 1
+        ):
+            return self._graph_logits(work)
         order = sorted(range(len(work)), key=lambda i: (len(work[i].tokens), work[i].start > 0))
         hidden = self._hidden([work[i] for i in order], n_layers)
         row, ends = 0, [0] * len(work)
@@ -75,6 +88,14 @@ class Runner:
         if wanted != list(range(len(hidden))):
             hidden = hidden[torch.tensor(wanted, dtype=torch.long, device=hidden.device)]
         return self.model.logits(hidden)
+
+    def _graph_logits(self, work: list[Work]) -> Tensor:
+        assert self.graphs is not None
+        tables = [self.manager.block_tables[w.seq_id][: blocks_needed(w.end, self.block_size)] for w in work]
+        slots = [
+            self.slot_mapping(table, w.start, 1, self.block_size)[0] for w, table in zip(work, tables, strict=True)
+        ]
+        return self.graphs.logits([w.tokens[0] for w in work], [w.start for w in work], slots, tables)
 
     def _hidden(self, work: list[Work], n_layers: int | None) -> Tensor:
         device = self.model.device

@@ -1,0 +1,1 @@
+"""What is fast and how fast, measured: run all with `python -m benchmarks`."""

