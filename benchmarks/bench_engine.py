@@ -68,8 +68,8 @@ def transformers_model(dtype: torch.dtype):
 def generate_with_transformers(model, prompts: list[list[int]], n: int) -> None:
     """A static batch, padded on the left, which runs until its longest request has its tokens."""
     longest = max(map(len, prompts))
-    ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts])
-    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
+    ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts], device=model.device)
+    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=model.device)
     model.generate(ids, attention_mask=mask, max_new_tokens=n, min_new_tokens=n, do_sample=False)
 
 

@@ -185,9 +185,9 @@ def _attend_densely(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return out.squeeze(0).transpose(0, 1)
 
 
-def random_weights(cfg: DecoderConfig, seed: int = 0, scale: float = 0.05) -> dict[str, Tensor]:
-    """Weights of a model that knows nothing, by their Hugging Face names: for tests and for measuring speed."""
-    rng, s = torch.Generator().manual_seed(seed), cfg.shape
+def weight_shapes(cfg: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """Shapes of all tensors, by their Hugging Face names."""
+    s = cfg.shape
     q, kv, h, mlp = s.n_heads * s.head_dim, s.n_kv_heads * s.head_dim, s.hidden_size, s.intermediate_size
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (s.vocab_size, h), "model.norm.weight": (h,)}
     if not cfg.tied_embeddings:
@@ -203,7 +203,13 @@ def random_weights(cfg: DecoderConfig, seed: int = 0, scale: float = 0.05) -> di
         shapes |= {attn + "o_proj.weight": (h, q), rest + "mlp.down_proj.weight": (h, mlp)}
         shapes |= {f"{rest}mlp.{name}_proj.weight": (mlp, h) for name in ("gate", "up")}
         shapes |= {f"{rest}{name}_layernorm.weight": (h,) for name in ("input", "post_attention")}
+    return shapes
+
+
+def random_weights(cfg: DecoderConfig, seed: int = 0, scale: float = 0.05) -> dict[str, Tensor]:
+    """Weights of a model that knows nothing, by their Hugging Face names: for tests and for measuring speed."""
+    rng = torch.Generator().manual_seed(seed)
     return {
         name: scale * torch.randn(shape, generator=rng) + (1.0 if "norm" in name else 0.0)
-        for name, shape in shapes.items()
+        for name, shape in weight_shapes(cfg).items()
     }
