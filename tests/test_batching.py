@@ -147,13 +147,13 @@ def test_continuous_has_an_upper_bound(n_steps: list[int], n_slots: int) -> None
 
 
 @settings(max_examples=300)
-@given(lengths, slots)
-def test_continuous_is_never_later_than_static_for_any_request(n_steps: list[int], n_slots: int) -> None:
-    static, continuous = (ends(simulate(together(n_steps), n_slots, p), len(n_steps)) for p in POLICIES)
+@given(requests_at_any_time, slots)
+def test_continuous_is_never_later_than_static_for_any_request(requests: list[Request], n_slots: int) -> None:
+    """The lesson's proposition 2, which holds for arrivals at any time."""
+    static, continuous = (ends(simulate(requests, n_slots, policy), len(requests)) for policy in POLICIES)
     assert (continuous <= static).all()
 
 
-@settings(max_examples=300)
 @given(lengths, slots)
 def test_more_slots_delay_nobody(n_steps: list[int], n_slots: int) -> None:
     few, many = (ends(simulate(together(n_steps), n, "continuous"), len(n_steps)) for n in (n_slots, n_slots + 1))
