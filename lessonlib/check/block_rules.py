@@ -114,6 +114,12 @@ def fields(n_blocks: int) -> dict[str, int | None]:
     return {"block_tables": None, "lengths": None, "ref_counts": n_blocks, "n_free": None}
 
 
+def is_whole(value: Any) -> bool:
+    """Whether a plain value is a whole number; a float such as 3.0 is one."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value) and value == int(value)
+
+
 def _named(holders: list[Any]) -> str:
     """Who holds a block."""
     if not holders:
@@ -192,19 +198,20 @@ class BlockRules:
             if not isinstance(table, list):
                 raise BrokenRule(f"block_tables[{seq_id!r}] = {show(table)}", "a list of block ids")
             if table:
-                tables[seq_id] = [self._whole(b, f"block_tables[{seq_id!r}] = {show(table)}") for b in table]
-        lengths = {s: self._whole(n, f"lengths[{s!r}] = {show(n)}") for s, n in raw["lengths"].items()}
-        counts = [self._whole(n, f"ref_counts[{b}] = {show(n)}") for b, n in enumerate(raw["ref_counts"])]
-        is_method = "method" in str(raw["n_free"])
-        came = "n_free is a method" if is_method else f"n_free = {show(raw['n_free'])}"
-        n_free = self._whole(raw["n_free"], came, "a number: make n_free a property" if is_method else "a whole number")
-        return State(tables, {s: n for s, n in lengths.items() if n or s in tables}, counts, n_free)
+                tables[seq_id] = [self._whole(b, "block_tables", seq_id, table) for b in table]
+        lengths = {seq_id: self._whole(n, "lengths", seq_id, n) for seq_id, n in raw["lengths"].items()}
+        counts = [self._whole(n, "ref_counts", block, n) for block, n in enumerate(raw["ref_counts"])]
+        n_free = raw["n_free"]
+        if "method" in str(n_free):
+            raise BrokenRule("n_free is a method", "a number: make n_free a property")
+        if not is_whole(n_free):
+            raise BrokenRule(f"n_free = {show(n_free)}", "a whole number")
+        return State(tables, {s: n for s, n in lengths.items() if n or s in tables}, counts, int(n_free))
 
     @staticmethod
-    def _whole(value: Any, came: str, expected: str = "whole numbers") -> int:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or value != int(value):
-            raise BrokenRule(came, expected)
+    def _whole(value: Any, field: str, key: Any, entry: Any) -> int:
+        if not is_whole(value):
+            raise BrokenRule(f"{field}[{key!r}] = {show(entry)}", "whole numbers")
         return int(value)
 
     # --- calls that must fail ---------------------------------------------------------------------------

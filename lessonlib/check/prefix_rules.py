@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from lessonlib.check.block_rules import WHY, BlockRules, BrokenRule, Fault, State, show_pair
+from lessonlib.check.block_rules import WHY, BlockRules, BrokenRule, Fault, State, is_whole, show_pair
 from lessonlib.check.harness import show
 from lessonlib.check.objects import Call, Seen
 
@@ -173,7 +173,9 @@ class PrefixRules(BlockRules):
         came = f"returned {show_pair(value)}, and the table is {show(table)}"
         if value is None:
             raise BrokenRule(came, expected, "no-count")
-        count = self._whole(value, came, expected)
+        if not is_whole(value):
+            raise BrokenRule(came, expected)
+        count = int(value)
         if count < 0 or count % self.block_size or count > cap * self.block_size:
             whole = count >= len(tokens) - 1 and n_mapped > cap
             slug = "whole-prompt-cached" if whole else "counts-blocks" if count == n_mapped > 0 else "wrong-count"
