@@ -87,8 +87,23 @@ class Group:
         keys, values = (self._gather(cache) for cache in (k_cache, v_cache))
         # The g query heads of a KV head become g more queries of it, so that K and V are never repeated.
         queries = q.view(B, self.n_new, n_kv, a // n_kv, d).transpose(1, 2).reshape(B, n_kv, -1, d)
-        out = F.scaled_dot_product_attention(queries, keys, values, attn_mask=self.mask)
-        return out.view(B, n_kv, self.n_new, a // n_kv, d).transpose(1, 2).reshape(-1, a, d)
+        out = (
+            self._attend_few(queries, keys, values) if self._is_small(q) else self._attend_fused(queries, keys, values)
+        )
+        return out.reshape(B, n_kv, self.n_new, a // n_kv, d).transpose(1, 2).reshape(-1, a, d)
+
+    def _is_small(self, q: Tensor) -> bool:
+        """A few float32 queries on a CPU: sharing them out over the cores takes longer than the work."""
+        return self.n_new <= 16 and q.dtype == torch.float32 and not q.is_cuda
+
+    def _attend_few(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        scores = torch.matmul(q, keys.transpose(2, 3)) / math.sqrt(q.shape[-1])
+        if self.mask is not None:
+            scores = scores.masked_fill(self.mask.logical_not(), -torch.inf)
+        return torch.matmul(scores.softmax(-1), values)
+
+    def _attend_fused(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, keys, values, attn_mask=self.mask)
 
     def _gather(self, cache: Tensor) -> Tensor:
         """Shape (B, n_kv, n_keys, d_h)."""
