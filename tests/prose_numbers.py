@@ -58,6 +58,7 @@ NOT_PROSE = [
     re.compile(r"\b(?:19|20)\d\d\b"),  # years
     re.compile(r"^#+ .*$", re.MULTILINE),  # headings
     re.compile(r"^\*Difficulty.*$", re.MULTILINE),
+    re.compile(r"^\*\*Time\*\*.*$", re.MULTILINE),
 ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -119,6 +120,8 @@ def run(nb: nbformat.NotebookNode, name: str) -> None:
         for output in cell.get("outputs", []):
             if output.output_type == "stream" and output.name == "stderr":
                 raise BuildError(f"{name}: a cell wrote to stderr:\n{output.text}\nin the cell\n{cell.source}")
+            if output.output_type == "stream":  # of a progress bar, only its last state
+                output.text = re.sub(r"[^\n]*\r", "", output.text)
 
 
 def is_measured(cell: nbformat.NotebookNode) -> bool:

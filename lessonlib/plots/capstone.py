@@ -55,8 +55,8 @@ def occupancy(steps: Sequence[StepRecord]) -> None:
     with picture(takeaway, height=2.8, columns=2) as (left, right):
         left.step(range(len(steps)), running, color=BLUE, lw=2, where="mid")
         left.step(range(len(steps)), waiting, color=VERMILION, lw=2, where="mid")
-        left.text(len(steps) * 0.55, max(running) * 0.9, "running", color=BLUE)
-        left.text(1, max(waiting) + 0.6, "waiting", color=VERMILION)
+        left.text(len(steps) * 0.98, max(running) + 0.8, "running", color=BLUE, ha="right")
+        left.text(len(steps) * 0.1, max(waiting) * 0.92, "waiting", color=VERMILION)
         left.set(xlabel="step", ylabel="requests")
         right.fill_between(range(len(steps)), 100 * use, color=GREEN, alpha=0.35)
         right.plot(100 * use, color=GREEN, lw=2)
@@ -118,8 +118,8 @@ def gains(summaries: Mapping[str, Mapping[str, float]]) -> None:
     speed = [summaries[name]["tokens_per_s"] for name in names]
     ttft = [summaries[name]["ttft_mean"] for name in names]
     takeaway = (
-        f"{names[-1]} gives {speed[-1] / speed[0]:.1f} times the tokens per second of {names[0]}, and its first token "
-        f"comes {ttft[0] / ttft[-1]:.1f} times sooner."
+        f"against {names[0]}, all features together give {speed[-1] / speed[0]:.1f} times the tokens per second, and "
+        f"the first token {ttft[0] / ttft[-1]:.1f} times sooner."
     )
     with picture(takeaway, height=0.42 * len(names) + 1.1, columns=2) as (left, right):
         for ax, values, colour, label in ((left, speed, BLUE, "tokens/s"), (right, ttft, ORANGE, "mean TTFT (s)")):
