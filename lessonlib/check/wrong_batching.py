@@ -250,10 +250,20 @@ def _drops_single(requests: Sequence[Request], n_slots: int, policy: Policy) -> 
     return Twist(need=lambda r: max(1, r.n_steps - 1)).rows(requests, n_slots, policy)
 
 
+def _renumbered(requests: Sequence[Request], n_slots: int, policy: Policy) -> Rows:
+    """Requests by their place in the order of arrival."""
+    return Twist().rows(sorted(requests, key=lambda request: request.arrival), n_slots, policy)
+
+
 Scheduler = Callable[[Sequence[Request], int, Policy], Rows]
 SCHEDULE_MISTAKES: list[tuple[str, str, Scheduler]] = [
     *((twist.slug, twist.why, twist.rows) for twist in TWISTS),
     ("not-fcfs", "The head of the list held up requests that had arrived before it. " + _FCFS, _list_order),
+    (
+        "renumbered",
+        "Requests were numbered after sorting: the schedule holds their places in the list that was given.",
+        _renumbered,
+    ),
     (
         "idle-marked-busy",
         "Requests of a static batch were kept in their slots after their last step: such a slot is idle, -1.",

@@ -461,7 +461,7 @@ SIMULATE = Answers(
         "slot rests a step": Wrong(scheduler(pause=True), "joins-late"),
         "idle steps left out": Wrong(scheduler(skip_idle=True), "idle-steps-left-out"),
         "one slot too few": Wrong(lambda r, n, policy: simulate(r, max(1, n - 1), policy)),
-        "indices by arrival": Wrong(relabelled),
+        "indices by arrival": Wrong(relabelled, "renumbered"),
         # Numbers.
         "n_steps without the last": Wrong(numbers(n_steps=lambda c, *_: len(c) - 1), "last-step-not-counted"),
         "n_steps of busy rows": Wrong(
