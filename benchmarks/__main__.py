@@ -64,7 +64,7 @@ def main() -> None:
     ]
     for name in names:
         parts += [f"## {TITLES[name]}", section(name)]
-    REPORT.write_text("\n\n".join(parts) + "\n")
+        REPORT.write_text("\n\n".join(parts) + "\n")
 
 
 if __name__ == "__main__":

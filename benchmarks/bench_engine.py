@@ -188,7 +188,7 @@ def tables(smoke: bool = False) -> Iterator[str]:
         ["float32"] if smoke else ["float32", "bfloat16"], [1] if smoke else [1, 8, 32], 4 if smoke else 32
     )
     if not smoke:
-        for table in (mixed_table(64), prefill_table(), scaling_table()):
+        for table in (prefill_table(), scaling_table(), mixed_table(64)):
             yield ""
             yield from table
 

@@ -93,14 +93,14 @@ class Group:
         return out.reshape(B, n_kv, self.n_new, a // n_kv, d).transpose(1, 2).reshape(-1, a, d)
 
     def _is_small(self, q: Tensor) -> bool:
-        """A few float32 queries on a CPU: sharing them out over the cores takes longer than the work."""
-        return self.n_new <= 16 and q.dtype == torch.float32 and not q.is_cuda
+        """A few queries on a CPU: sharing them out over the cores, as the fused kernel does, takes longer than them."""
+        return self.n_new <= 16 and not q.is_cuda
 
     def _attend_few(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        scores = torch.matmul(q, keys.transpose(2, 3)) / math.sqrt(q.shape[-1])
+        scores = torch.matmul(q.float(), keys.float().transpose(2, 3)) / math.sqrt(q.shape[-1])
         if self.mask is not None:
             scores = scores.masked_fill(self.mask.logical_not(), -torch.inf)
-        return torch.matmul(scores.softmax(-1), values)
+        return torch.matmul(scores.softmax(-1), values.float()).to(q.dtype)
 
     def _attend_fused(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, keys, values, attn_mask=self.mask)
