@@ -116,12 +116,27 @@ def run(nb: nbformat.NotebookNode, name: str) -> None:
         except CellExecutionError as error:
             raise BuildError(f"{name}: a cell failed\n{error}") from None
     nb.metadata.language_info = nbformat.from_dict({"name": "python"})
+    join_streams(nb)
     for cell in nb.cells:
         for output in cell.get("outputs", []):
             if output.output_type == "stream" and output.name == "stderr":
                 raise BuildError(f"{name}: a cell wrote to stderr:\n{output.text}\nin the cell\n{cell.source}")
             if output.output_type == "stream":  # of a progress bar, only its last state
                 output.text = re.sub(r"[^\n]*\r", "", output.text)
+
+
+def join_streams(nb: nbformat.NotebookNode) -> None:
+    """Join outputs of one stream that follow each other: the kernel cuts them where its clock happens to tick."""
+    for cell in nb.cells:
+        joined: list[nbformat.NotebookNode] = []
+        for output in cell.get("outputs", []):
+            last = joined[-1] if joined else None
+            if last and last.output_type == output.output_type == "stream" and last.name == output.name:
+                last.text += output.text
+            else:
+                joined.append(output)
+        if "outputs" in cell:
+            cell.outputs = joined
 
 
 def is_measured(cell: nbformat.NotebookNode) -> bool:
@@ -185,6 +200,7 @@ def _editions(names: list[str], root: Path) -> Iterator[Path]:
 def _comparable(path: Path) -> Any:
     """A notebook with its pictures replaced by a word, and without what was measured."""
     nb = nbformat.read(path, as_version=4)
+    join_streams(nb)
     for cell in nb.cells:
         if is_measured(cell):
             cell.outputs = []
