@@ -15,14 +15,16 @@ from lessonlib.serving.config import DecoderConfig
 # attend(layer, q, k, v) -> output: q and output (T, a, d_h), k and v of the same new tokens (T, n_kv, d_h)
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
+FEW_ROWS = 64
+
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x · weightᵀ + bias, for x of shape (T, D) and a weight of shape (F, D).
 
-    On a CPU the product is written the other way round: with few rows, the matrix libraries split the long side of
-    the weight over the cores only where it comes first. The result is put back into rows: all that follows is faster.
+    With a few rows on a CPU the product is written the other way round: the matrix libraries split the long side of the
+    weight over the cores only where it comes first. The result is put back into rows, which all that follows reads.
     """
-    if x.is_cuda:
+    if x.is_cuda or not 1 < len(x) <= FEW_ROWS:
         return F.linear(x, weight, bias)
     y = torch.mm(weight, x.t()).t().contiguous()
     return y if bias is None else y + bias
