@@ -18,12 +18,16 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 FEW_ROWS = 64
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, by_columns: Tensor | None = None) -> Tensor:
     """x · weightᵀ + bias, for x of shape (T, D) and a weight of shape (F, D).
+
+    `by_columns` is the same weight stored as (D, F): with one row on a CPU a long weight is read by all cores only so.
 
     With a few rows on a CPU the product is written the other way round: the matrix libraries split the long side of the
     weight over the cores only where it comes first. The result is put back into rows, which all that follows reads.
     """
+    if by_columns is not None and len(x) == 1:
+        return torch.mm(x, by_columns)
     if x.is_cuda or not 1 < len(x) <= FEW_ROWS:
         return F.linear(x, weight, bias)
     y = torch.mm(weight, x.t()).t().contiguous()
@@ -43,6 +47,7 @@ class Layer:
     norm2: Tensor
     gate_up: Tensor
     down: Tensor
+    gate_up_by_columns: Tensor | None
 
 
 class Decoder:
@@ -73,6 +78,7 @@ class Decoder:
         self.final_norm = self._take("model.norm.weight", s.hidden_size)
         self.head = self.embedding if cfg.tied_embeddings else self._take("lm_head.weight", s.vocab_size, s.hidden_size)
         del self._source
+        self.head_by_columns = self._by_columns(self.head)
         self.cos, self.sin = (t.to(self.device, dtype) for t in rotary_tables(cfg))
 
     @property
@@ -80,7 +86,9 @@ class Decoder:
         """Bytes of weights that one step reads: everything, an untied embedding table left out."""
         read = [self.head, self.final_norm]
         for layer in self.layers:
-            read += [t for t in (getattr(layer, name) for name in Layer.__slots__) if t is not None]
+            read += [
+                t for t in (getattr(layer, name) for name in Layer.__slots__ if "columns" not in name) if t is not None
+            ]
         return sum(t.numel() * t.element_size() for t in read)
 
     @torch.inference_mode()
@@ -102,7 +110,8 @@ class Decoder:
         for i, layer in enumerate(self.layers[:n_layers]):
             q, k, v = self._qkv(layer, F.rms_norm(x, x.shape[-1:], layer.norm1, eps), cos, sin)
             x = x + linear(attend(i, q, k, v).flatten(1), layer.out)
-            gate, up = linear(F.rms_norm(x, x.shape[-1:], layer.norm2, eps), layer.gate_up).chunk(2, dim=1)
+            normed = F.rms_norm(x, x.shape[-1:], layer.norm2, eps)
+            gate, up = linear(normed, layer.gate_up, by_columns=layer.gate_up_by_columns).chunk(2, dim=1)
             x = x + linear(F.silu(gate) * up, layer.down)
         return x
 
@@ -110,7 +119,7 @@ class Decoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """Final norm and output matrix: (n, h) to (n, vocabulary), in float32."""
         x = F.rms_norm(hidden, hidden.shape[-1:], self.final_norm, self.cfg.norm_eps)
-        return linear(x, self.head).float()
+        return linear(x, self.head, by_columns=self.head_by_columns).float()
 
     @torch.inference_mode()
     def dense_logits(self, tokens: list[int]) -> Tensor:
@@ -137,6 +146,7 @@ class Decoder:
         h, d, mlp = s.hidden_size, s.head_dim, s.intermediate_size
         rows = {"q_proj": s.n_heads * d, "k_proj": s.n_kv_heads * d, "v_proj": s.n_kv_heads * d}
         attn = prefix + "self_attn."
+        gate_up = torch.cat([self._take(f"{prefix}mlp.{name}.weight", mlp, h) for name in ("gate_proj", "up_proj")])
         return Layer(
             norm1=self._take(prefix + "input_layernorm.weight", h),
             qkv=torch.cat([self._take(f"{attn}{name}.weight", n, h) for name, n in rows.items()]),
@@ -145,9 +155,14 @@ class Decoder:
             k_norm=self._take(attn + "k_norm.weight", d) if cfg.qk_norm else None,
             out=self._take(attn + "o_proj.weight", h, s.n_heads * d),
             norm2=self._take(prefix + "post_attention_layernorm.weight", h),
-            gate_up=torch.cat([self._take(f"{prefix}mlp.{name}.weight", mlp, h) for name in ("gate_proj", "up_proj")]),
+            gate_up=gate_up,
+            gate_up_by_columns=self._by_columns(gate_up),
             down=self._take(prefix + "mlp.down_proj.weight", h, mlp),
         )
+
+    def _by_columns(self, weight: Tensor) -> Tensor | None:
+        """A second copy for steps of one row: float32 on a CPU alone."""
+        return weight.t().contiguous() if self.dtype == torch.float32 and self.device.type == "cpu" else None
 
     def _take(self, name: str, *shape: int) -> Tensor:
         tensor = self._source.get(name)
