@@ -388,7 +388,7 @@ def test_checks_work_across_processes(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_quick_checks_have_the_right_keys() -> None:
-    keys = {"what_is_wasted": "15, in", "writes_after_fork": "9", "cached_tokens": "32", "who_goes_first": "The newest"}
+    keys = {"what_is_wasted": "15, in", "writes_after_fork": "7", "cached_tokens": "48", "who_goes_first": "The newest"}
     for name, expected in keys.items():
         (right,) = [choice for choice in getattr(quiz.paged_memory, name)().choices if choice.right]
         assert right.text.startswith(expected)

@@ -41,10 +41,11 @@ def on_the_roofline(decode_step: Step, cfg: ModelConfig, gpu: Gpu, contexts: Seq
             steps = [decode_step(int(B), C, cfg, gpu) for B in batches]
             points = [(s.flops / s.n_bytes, s.flops / s.t_step / 1e12) for s in steps]
             ax.plot(*zip(*points, strict=True), color=colour, marker=marker, ms=5, lw=0, label=f"C = {C:,}")
-        for B in (1, 64):
-            step = decode_step(B, short, cfg, gpu)
-            ax.annotate(f"B = {B}", (step.flops / step.n_bytes, step.flops / step.t_step / 1e12), xytext=(6, -12),
-                        textcoords="offset points", fontsize=9)  # fmt: skip
+            ax.annotate(f"B = {batches[-1]:,}", points[-1], xytext=(6, -13), textcoords="offset points", color=colour,
+                        fontsize=9)  # fmt: skip
+        one = decode_step(1, short, cfg, gpu)
+        ax.annotate("B = 1", (one.flops / one.n_bytes, one.flops / one.t_step / 1e12), xytext=(6, -13),
+                    textcoords="offset points", fontsize=9)  # fmt: skip
         ax.set(xscale="log", yscale="log", xlabel="intensity (FLOP per byte)", ylabel="speed (TFLOP/s)")
         ax.set_title(f"{cfg.name} on {gpu.name}: B = 1, 2, 4, … {batches[-1]:,}", loc="left")
         ax.legend(loc="upper left")

@@ -28,7 +28,7 @@ def batch_by_context(max_batch: MaxBatch, configs: Sequence[tuple[str, ModelConf
     contexts = np.unique(np.geomspace(256, 131072, 60).astype(int))
     last_fit = {label: max_batch(m_kv, 131072, cfg) for label, cfg in configs}
     most = max(last_fit, key=lambda label: last_fit[label])
-    takeaway = f"at 131,072 tokens {most} still fits {last_fit[most]} sequences; every line falls as 1 / C."
+    takeaway = f"at 131,072 tokens {most} still fits {last_fit[most]} sequences; every line falls as 1/C."
     with picture(takeaway) as (ax,):
         for (label, cfg), colour in zip(configs, COLOURS, strict=False):
             batches = [max_batch(m_kv, int(C), cfg) for C in contexts]
@@ -68,7 +68,8 @@ def memory_split(cfg: ModelConfig, memory: float, runtime: float, C: int, batche
         ax.axvline(memory / 1e9, color=ORANGE, lw=2)
         ax.text(memory / 1e9, -0.75, f" {memory / 1e9:g} GB", color="#8a5a00", va="center")
         ax.text(weights / 2e9, -0.75, "weights", ha="center", va="center", color=COLOURS[0])
-        ax.text((weights + runtime) / 1e9 + 1, -0.75, "runtime | KV caches", va="center", color="#00664b")
+        ax.text((weights + runtime / 2) / 1e9, -0.75, "other", ha="center", va="center", color=GREY)
+        ax.text((weights + runtime) / 1e9 + 1, -0.75, "KV caches", va="center", color="#00664b")
         ax.set_yticks(y, [f"B = {B}" for B in batches])
         ax.set_ylim(len(batches) - 0.4, -1.2)
         ax.set(xlabel="GB of GPU memory")
@@ -125,10 +126,8 @@ def size_by_kind(sizes: dict[str, float], C: int) -> None:
         values = np.array([size for _, size in ordered]) / 2**30
         ax.barh(y, values, color=BLUE)
         for i, value in enumerate(values):
-            ax.text(value * 1.06, i, f"{value:,.2f}", va="center", color="#222222", fontsize=9)
+            ax.text(value + values[-1] * 0.01, i, f"{value:,.2f}", va="center", color="#222222", fontsize=9)
         ax.set_yticks(y, [label for label, _ in ordered])
-        ax.set(
-            xscale="log", xlabel=f"GiB of cache for one sequence of {C:,} tokens", xlim=(values[0] / 2, values[-1] * 3)
-        )
+        ax.set(xlabel=f"GiB of cache for one sequence of {C:,} tokens", xlim=(0, values[-1] * 1.12))
         ax.grid(axis="y", visible=False)
         ax.tick_params(axis="y", color=GREY)

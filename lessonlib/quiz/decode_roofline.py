@@ -5,7 +5,7 @@ from __future__ import annotations
 from lessonlib.gpus import GPUS
 from lessonlib.models import MODELS
 from lessonlib.quiz.question import Choice, Question
-from lessonlib.reference import decode_step
+from lessonlib.reference import decode_step, max_batch
 from lessonlib.roofline import intensity, weight_bytes
 
 
@@ -66,13 +66,15 @@ def intensity_when_batch_doubles() -> Question:
 
 def where_batching_helps() -> Question:
     """Which step of the batch gains most."""
-    cfg, gpu, C = MODELS["Llama-3-8B"], GPUS["H100-SXM"], 2048
-    one, some, many = (decode_step(B, C, cfg, gpu).tokens_per_s for B in (1, 64, 186))
+    cfg, gpu, C = MODELS["Llama-3-8B"], GPUS["H100-SXM"], 8192
+    half, most = 16, max_batch(50e9, C, cfg)
+    one, some, many = (decode_step(B, C, cfg, gpu).tokens_per_s for B in (1, half, most))
     return Question(
-        f"At C = {C:,}, from 1 to 64 sequences tokens/s grow {some / one:.0f} times. From 64 to 186?",
+        f"At C = {C:,}, from 1 to {half} sequences tokens/s grow {some / one:.0f} times. How much more from {half} to "
+        f"{most}, the most that fits in 50 GB?",
         [
             Choice(
-                f"About {186 / 64:.1f} times",
+                f"About {most / half:.1f} times",
                 "That is how the batch grows. But by now the caches are most of the bytes, and they are not shared.",
             ),
             Choice(

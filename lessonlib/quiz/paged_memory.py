@@ -31,27 +31,27 @@ def what_is_wasted() -> Question:
 
 
 def writes_after_fork() -> Question:
-    """Three samples of one prompt: copies and blocks after each has written one token."""
+    """Four samples of one prompt: copies and blocks after each has written one token."""
     pool = BlockAllocator(64, 16)
-    pool.allocate("A", 100)
-    pool.fork("A", "B")
-    pool.fork("A", "C")
+    pool.allocate("A", 50)
+    for child in "BCD":
+        pool.fork("A", child)
     shared = 64 - pool.n_free
-    copies = sum(pool.append(seq_id) is not None for seq_id in "ABC")
+    copies = sum(pool.append(seq_id) is not None for seq_id in "ABCD")
     after = 64 - pool.n_free
     return Question(
-        f"Three samples share a prompt of 100 tokens in {shared} blocks of 16. Each writes one token. How many blocks "
+        f"Four samples share a prompt of 50 tokens in {shared} blocks of 16. Each writes one token. How many blocks "
         "are held then?",
         [
-            Choice(str(shared), "The last block has room, but three sequences cannot write into one slot."),
+            Choice(str(shared), "The last block has room, but four sequences cannot write into one slot."),
             Choice(
                 str(after),
-                f"The first two writers copy the last block, {copies} copies. Then its count is 1, and the third "
+                f"The first three writers copy the last block, {copies} copies. Then its count is 1, and the fourth "
                 "writes in place.",
                 right=True,
             ),
-            Choice(str(after + 1), "The last of the three is alone with the block by then: it needs no copy."),
-            Choice(str(3 * shared), "That is three private prompts: the full blocks stay shared."),
+            Choice(str(after + 1), "The last of the four is alone with the block by then: it needs no copy."),
+            Choice(str(4 * shared), "That is four private prompts: the full blocks stay shared."),
         ],
     )
 
@@ -59,7 +59,7 @@ def writes_after_fork() -> Question:
 def cached_tokens() -> Question:
     """How many tokens of a prompt that is cached whole are skipped."""
     pool = PrefixCachingAllocator(32, 16)
-    prompt = list(range(48))
+    prompt = list(range(64))
     pool.allocate("first", prompt)
     cached = pool.allocate("again", prompt)
     return Question(
@@ -75,6 +75,11 @@ def cached_tokens() -> Question:
                 "The last token must be computed, and it would be written into the last block. That block is made "
                 "anew.",
                 right=True,
+            ),
+            Choice(
+                str(len(prompt) - 1),
+                "Only whole blocks are mapped. The last token would be written into the last block, which others may "
+                "hold: that block is made anew.",
             ),
             Choice("0", "Full blocks are found by their chained hash, also after their first owner has left."),
         ],

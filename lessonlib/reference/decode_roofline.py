@@ -22,8 +22,9 @@ def decode_step(B: int, C: int, cfg: ModelConfig, gpu: Gpu) -> DecodeStep:
         gpu: peak FLOP/s and bandwidth in bytes/s.
 
     Returns:
-        n_bytes = W + B·C·k and flops = 2·Ψ·B + 4·B·C·L·a·d_h; both times and their maximum in seconds; tokens
-        per second of the whole batch; and which limit binds, "memory" or "compute".
+        DecodeStep(n_bytes, flops, t_memory, t_compute, t_step, tokens_per_s, bound): n_bytes = W + B·C·k and
+        flops = 2·Ψ·B + 4·B·C·L·a·d_h; both times and their maximum in seconds; tokens per second of the whole
+        batch; and which limit binds, "memory" or "compute" (either where the times are equal).
 
     Raises:
         ValueError: B or C is below 1.

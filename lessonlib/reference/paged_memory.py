@@ -135,11 +135,11 @@ class BlockAllocator:
 class PrefixCachingAllocator(BlockAllocator):
     """A block allocator that finds the leading blocks of a prompt again, and can preempt.
 
-    Only full blocks of a prompt are findable. A block is found by a hash of its tokens and of the hash of the block
-    before it, since its keys and values depend on everything before; tokens and predecessor are then compared
-    too, so that two contents with one hash are told apart. Freed blocks stay findable until they are reused.
-    Blocks are reused in the order in which they became free: never used ones first, and of a freed sequence the last
-    block first, so that the start of a prompt lives longest.
+    Only full blocks of a prompt are findable, from the moment it is allocated. A block is found by a hash of its tokens
+    and of the hash of the block before it, since its keys and values depend on everything before; tokens and
+    predecessor are then compared too, so that two contents with one hash are told apart. Freed blocks stay findable
+    until they are reused. Blocks are reused in the order in which they became free: never used ones first, and of a
+    freed sequence the last block first, so that the start of a prompt lives longest.
     """
 
     def __init__(self, n_blocks: int, block_size: int) -> None:
@@ -158,7 +158,8 @@ class PrefixCachingAllocator(BlockAllocator):
             tokens: the prompt's token ids, or only their number.
 
         Returns:
-            How many leading tokens are cached, so that prefill can skip them: a multiple of the block size.
+            How many leading tokens are cached, so that prefill can skip them: a multiple of the block size, and 0
+            where only a number was given.
 
         Raises:
             OutOfBlocks: fewer blocks are free than it needs. A cached block that is free counts as needed, too.
