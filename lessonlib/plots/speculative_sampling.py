@@ -9,6 +9,7 @@ import numpy as np
 from lessonlib.gpus import Gpu
 from lessonlib.models import ModelConfig
 from lessonlib.plots.style import BLUE, COLOURS, GREEN, GREY, ORANGE, VERMILION, picture
+from lessonlib.reference import max_batch
 from lessonlib.speculation import batch_gain
 
 Round = Callable[[np.ndarray, np.ndarray, np.random.Generator], Sequence[int]]
@@ -108,7 +109,13 @@ def speedup_by_gamma(speedup: Callable[[float, int, float], float], alphas: Sequ
 
 
 def gain_by_batch(
-    alpha: float, gamma: int, contexts: Sequence[int], target: ModelConfig, draft: ModelConfig, gpu: Gpu
+    alpha: float,
+    gamma: int,
+    contexts: Sequence[int],
+    target: ModelConfig,
+    draft: ModelConfig,
+    gpu: Gpu,
+    m_kv: float,
 ) -> None:
     """Throughput with speculation over throughput without, against the batch, one line per context.
 
@@ -119,6 +126,7 @@ def gain_by_batch(
         target: the big model.
         draft: the small model.
         gpu: where both run.
+        m_kv: bytes for the target's caches; a line is dotted where they do not fit.
     """
     batches = np.unique(np.geomspace(1, 512, 90).astype(int))
     lines = {C: [batch_gain(alpha, gamma, int(B), C, target, draft, gpu) for B in batches] for C in contexts}
@@ -128,13 +136,18 @@ def gain_by_batch(
     takeaway = f"up to B ≈ {full:.0f} the extra positions are nearly free; above, rejected tokens cost arithmetic" + (
         f", and at C = {short:,} speculation loses from B = {lost} on." if lost else "."
     )
+    room = {C: max_batch(m_kv, C, target) for C in contexts}
+    largest = ", ".join(f"{room[C]:,} sequences at C = {C:,}" for C in contexts)
+    takeaway += f" Memory of {m_kv / 1e9:g} GB holds the caches of {largest}."
     with picture(takeaway) as (ax,):
         ax.axhline(1, color=GREY, lw=1, ls="--")
         ax.text(1, 0.97, "no gain", color=GREY, fontsize=9, va="top")
         ax.axvline(full, color=GREY, lw=1)
         ax.text(full * 0.95, 0.15, f"B · (γ + 1) = R = {gpu.ridge_point:.0f}", color=GREY, fontsize=9, ha="right")
         for (C, line), colour in zip(lines.items(), COLOURS, strict=False):
-            ax.plot(batches, line, color=colour, lw=2)
+            fits = batches <= room[C]
+            ax.plot(batches[fits], np.array(line)[fits], color=colour, lw=2)
+            ax.plot(batches, line, color=colour, lw=1.2, ls=":")
             ax.text(batches[-1] * 1.05, line[-1], f"C = {C:,}", va="center")
         ax.set(xscale="log", xlabel="batch B (sequences)", ylabel="gain in tokens/s", xlim=(0.95, 1100))
         ax.set_ylim(bottom=0)

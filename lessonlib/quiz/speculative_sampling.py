@@ -10,25 +10,30 @@ from lessonlib.speculation import acceptance, output_law
 
 
 def what_is_rejected() -> Question:
-    """Which tokens can be rejected, and how often."""
-    p, q = np.array([0.6, 0.4]), np.array([0.9, 0.1])
+    """How often a token is kept that the draft gives too often."""
+    p, q = np.array([0.3, 0.7]), np.array([0.5, 0.5])
     rejected = 1 - float(acceptance(p, q))
     return Question(
-        "p = (0.6, 0.4) and q = (0.9, 0.1). A draft token of the second kind comes. What happens to it?",
+        "Now p = (0.3, 0.7) and q = (0.5, 0.5). The draft proposes the first token. With which probability is it kept?",
         [
             Choice(
-                "It is always kept",
-                f"p/q = {p[1] / q[1]:g} is above 1. The draft gives this token too rarely, so none of it may be lost. "
-                f"All of the {rejected:.1f} that is rejected comes from the first token.",
-                right=True,
-            ),
-            Choice(
-                f"It is kept with probability {p[1]:g}",
+                f"{p[0]:g}",
                 "That is p. The token was drawn with probability q already: the rule compares p with q.",
             ),
             Choice(
-                f"It is kept with probability {q[1] / p[1]:g}",
-                "That is q/p, the ratio upside down. It would throw away the token that is too rare already.",
+                f"{p[0] / q[0]:g}",
+                f"p/q = {p[0]:g} / {q[0]:g}. It is then drafted and kept with probability {q[0] * p[0] / q[0]:g}, "
+                "which is p.",
+                right=True,
+            ),
+            Choice(
+                f"{1 - rejected:g}",
+                f"That is the share of all drafts that are kept. The second token is always kept, so the whole "
+                f"rejected share of {rejected:.1f} falls on the first.",
+            ),
+            Choice(
+                "1",
+                "That holds for the second token, which is drafted too rarely. The first is drafted too often.",
             ),
         ],
     )
