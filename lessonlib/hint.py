@@ -92,7 +92,7 @@ HINTS: dict[str, tuple[str, ...]] = {
     "write_kv": (
         "Seen as one long row of slots, the pool has shape (n_blocks · block_size, n_kv_heads, head_dim).",
         "cache.view(-1, *cache.shape[2:]) is that row, and shares its memory with the pool.",
-        "Assign to row[slots] at once: row[torch.tensor(slots)] = k.",
+        "Assign to row[slots] at once: row[slots] = k.",
     ),
     "paged_attention": (
         "Start simple: one block at a time, only its first min(block_size, tokens left) slots.",

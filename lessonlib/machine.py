@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import torch
 
-from lessonlib.gpus import Gpu
+from lessonlib.gpus import GPUS, Gpu
 from lessonlib.models import ModelConfig
-from lessonlib.serving import BlockManager, Decoder, Metrics
+from lessonlib.serving import LLM, BlockManager, Decoder, Metrics, SamplingParams, StepRecord
 from lessonlib.serving.runner import Runner, Work
 from lessonlib.simulator import ServingResult
 
@@ -40,6 +40,14 @@ def describe(device: torch.device, dtype: torch.dtype) -> None:
         rows.append(("GPU", "none: whatever needs one is blocked here, and counts for nothing"))
     for name, value in [*rows, ("number format", str(dtype).removeprefix("torch."))]:
         print(f"{name:14} {value}")
+
+
+def describe_expectation(model: Decoder) -> None:
+    """Print what a step must read at least, and how long that takes at the bandwidth of some data sheets."""
+    print(f"{'weights':14} {model.n_bytes / 1e9:.2f} GB, read once per step")
+    for name in ("T4", "L4", "A100-40GB"):
+        seconds = model.n_bytes / GPUS[name].bandwidth
+        print(f"{'  on a ' + name:14} at least {seconds * 1e3:.2f} ms a step, {1 / seconds:,.0f} tokens/s alone")
 
 
 def _memory() -> int:
@@ -128,26 +136,30 @@ def _bar(label: str, done: int, total: int) -> None:
 
 
 def three_steps(model: Decoder) -> list[tuple[int, int, float]]:
-    """Three measured steps for `simulator.LinearCost.fitted`: (tokens computed, cached tokens read, seconds).
+    """Three measured steps of the engine for `simulator.LinearCost.fitted`: (tokens, cached tokens read, seconds).
 
-    One sequence, a batch with long contexts, and a chunk of a prompt beside decodes: what the simulator's line of
-    step times is drawn through.
+    Eight sequences that decode with short and with longer contexts, and a step that is full of prompt chunks: the
+    kinds of step that a server runs. Each is the median of its kind, scheduling and sampling included.
     """
-    one, many = step_seconds(model, 1, 32), step_seconds(model, 8, 128)
-    chunk = _mixed_seconds(model, n_decodes=8, context=64, n_prefill=120)
-    return [(1, 32, one), (8, 8 * 128, many), (128, 8 * 64, chunk)]
+    short, longer = _engine_steps(model, n_prompt=32, n_output=20), _engine_steps(model, n_prompt=176, n_output=12)
+    decodes = [
+        [step for step in steps if step.n_decode == 8 and not step.n_prefill_tokens] for steps in (short, longer)
+    ]
+    full = [step for step in longer if step.n_decode + step.n_prefill_tokens == 128]
+    measured = []
+    for kind in (*decodes, full):
+        step = sorted(kind, key=lambda step: step.seconds)[len(kind) // 2]
+        n_tokens = step.n_decode + step.n_prefill_tokens
+        measured.append((n_tokens, step.n_context - step.n_prefill_tokens, step.seconds))
+    return measured
 
 
-def _mixed_seconds(model: Decoder, n_decodes: int, context: int, n_prefill: int, block_size: int = 16) -> float:
-    blocks, more = -(-context // block_size), -(-n_prefill // block_size)
-    n_blocks = n_decodes * blocks + more
-    manager = BlockManager(n_blocks, block_size)
-    runner = Runner(model, n_blocks, block_size, manager)
-    for i in range(n_decodes):
-        manager.allocate(i, context)
-    manager.allocate("prompt", n_prefill)
-    work = [Work(i, [i], context - 1) for i in range(n_decodes)] + [Work("prompt", list(range(n_prefill)), 0)]
-    return seconds_of(lambda: runner.logits(work, [1] * len(work)), model.device, 5)
+def _engine_steps(model: Decoder, n_prompt: int, n_output: int) -> list[StepRecord]:
+    """The steps of eight equal requests with a budget of 128 tokens."""
+    llm = LLM(model, n_blocks=256, max_batch_tokens=128, prefix_caching=False)
+    prompts = [[100 * i + j for j in range(n_prompt)] for i in range(8)]
+    llm.generate(prompts, SamplingParams(max_tokens=n_output, ignore_eos=True))
+    return llm.metrics.steps
 
 
 def prediction_errors(simulated: ServingResult, metrics: Metrics) -> tuple[float, float]:

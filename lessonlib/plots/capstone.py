@@ -49,8 +49,8 @@ def occupancy(steps: Sequence[StepRecord]) -> None:
     running, waiting = [s.n_running for s in steps], [s.n_waiting for s in steps]
     use = np.array([s.kv_use for s in steps])
     takeaway = (
-        f"as long as requests wait, the pool stays nearly full: {use.max():.0%} at most; then it drains as the last "
-        "requests end."
+        f"while requests waited, {use[np.array(waiting) > 0].mean():.0%} of the pool was in use on average, "
+        f"{use.max():.0%} at most; afterwards {use[np.array(waiting) == 0].mean():.0%}."
     )
     with picture(takeaway, height=2.8, columns=2) as (left, right):
         left.step(range(len(steps)), running, color=BLUE, lw=2, where="mid")

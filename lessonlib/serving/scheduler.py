@@ -26,7 +26,7 @@ def admit(waiting: Seq[int], n_free: int, n_blocks: int, block_size: int, token_
         waiting: tokens to prefill of each, the oldest first.
         n_free, n_blocks: free blocks, and all blocks of the pool.
         block_size: tokens per block.
-        token_budget: tokens that this step may still compute.
+        token_budget: tokens that this step may still compute; where none is left, requests wait.
 
     Returns:
         For each, "now", "later" or "never", and the tokens to compute in this step.
