@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -25,11 +24,6 @@ CHROMIUM_FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-
-
-def pytest_make_parametrize_id(val: object) -> str | None:
-    """Names of tests without object addresses, which differ between the processes that share the work."""
-    return re.sub(r" object at 0x[0-9a-f]+", "", repr(val)) if isinstance(val, dict) else None
 
 
 @pytest.fixture(scope="module")

@@ -151,7 +151,9 @@ def test_features_together(values: tuple, tiny: Decoder, prompts: list[list[int]
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
-@pytest.mark.parametrize("settings", [{}, {"block_size": 3, "max_batch_tokens": 9, "drafter": EarlyExit(1)}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"block_size": 3, "max_batch_tokens": 9, "drafter": EarlyExit(1)}], ids=["plain", "drafts"]
+)
 def test_other_models(kind: str, settings: dict, prompts: list[list[int]]) -> None:
     model = make_tiny(kind)
     outputs = LLM(model, **settings).generate(prompts[::2], GREEDY)
