@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import fields, replace
 from typing import Any
 
-from lessonlib.check.harness import Answer, fail
+from lessonlib.check.harness import Answer, fail, show
 from lessonlib.figures import interactive, still
 from lessonlib.gpus import GPUS, Gpu
 from lessonlib.models import MODELS, ModelConfig
@@ -117,17 +117,20 @@ def _gpu(gpu: Gpu) -> dict[str, float]:
 def _checked(answer: Answer, args: tuple[Any, ...], result: Any) -> DecodeStep:
     """What the learner's function returned for `args`, with every field checked to be there."""
     names = [f.name for f in fields(DecodeStep)]
-    if any(not hasattr(result, name) for name in names):
-        fail(answer.text(args), repr(result), f"a DecodeStep({', '.join(names)})")
+    try:
+        values = {name: getattr(result, name) for name in names}
+    except Exception:  # a field that is missing, or a property that raises
+        fail(answer.text(args), show(result), f"a DecodeStep({', '.join(names)})")
+    bound = values.pop("bound")
     numbers: dict[str, float] = {
-        name: float(answer.as_number(getattr(result, name), f"{answer.text(args)}.{name}")) for name in names[:-1]
+        name: float(answer.as_number(value, f"{answer.text(args)}.{name}")) for name, value in values.items()
     }
     for name, value in numbers.items():
         if value <= 0:
             fail(f"{answer.text(args)}.{name}", repr(value), "a number above 0")
-    if result.bound not in ("memory", "compute"):
-        fail(f"{answer.text(args)}.bound", repr(result.bound), '"memory" or "compute"')
-    return DecodeStep(**numbers, bound=result.bound)
+    if not isinstance(bound, str) or bound not in ("memory", "compute"):
+        fail(f"{answer.text(args)}.bound", show(bound), '"memory" or "compute"')
+    return DecodeStep(**numbers, bound=bound)  # type: ignore[arg-type]
 
 
 def _compared(answer: Answer, grid: Grid) -> dict[str, Any]:
