@@ -38,8 +38,8 @@ lint: .venv/.installed ## ruff and mypy
 bench: .venv/.installed ## measure, as ratios in one run, and write BENCHMARKS.md
 	python -m benchmarks
 
-bench-gpu: .venv/.installed ## measure the engine on a GPU, in at most four minutes
-	python -m benchmarks.bench_gpu
+bench-gpu: .venv/.installed ## measure the engine on a GPU, in at most four minutes, into BENCHMARKS.md too
+	python -m benchmarks bench_gpu
 
 validation: .venv/.installed ## write VALIDATION.md: what the checks were shown to do
 	python -m tests.validation

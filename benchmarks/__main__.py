@@ -1,4 +1,7 @@
-"""Run every benchmark that this machine can run, and write BENCHMARKS.md."""
+"""Run every benchmark that this machine can run, and write BENCHMARKS.md.
+
+A section that does not run here keeps what the record says of it: each names its own machine and day.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,13 @@ import argparse
 import contextlib
 import datetime
 import io
+import platform
+import re
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-
-from benchmarks.machine import describe
 
 TITLES = {
     "bench_engine": "The engine on a CPU",
@@ -22,6 +24,11 @@ TITLES = {
     "bench_gpu": "The engine on a GPU",
 }
 REPORT = Path(__file__).parent.parent / "BENCHMARKS.md"
+INTRODUCTION = """\
+# Benchmarks
+
+`make bench` writes this file. Ratios and shares are of one run; absolute speeds are the machine's. How each number is
+taken is said in the docstring of its module in `benchmarks/`."""
 
 
 class Tee(io.StringIO):
@@ -33,37 +40,51 @@ class Tee(io.StringIO):
         return super().write(text)
 
 
-def section(name: str) -> str:
-    """What one benchmark prints, or why it did not run."""
+def describe_machine(name: str) -> str:
+    """The processor or GPU that a benchmark runs on."""
+    if name == "bench_gpu":
+        return torch.cuda.get_device_name()
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.processor()}, {torch.get_num_threads()} threads"
+
+
+def section(name: str) -> str | None:
+    """What one benchmark prints, with machine and day; None where it cannot run."""
     if name == "bench_gpu" and not torch.cuda.is_available():
-        return "Not run: this machine has no GPU (`make bench-gpu`)."
-    if find_spec(f"benchmarks.{name}") is None:
-        return "Not run: it is not in this checkout."
+        print("no GPU here")
+        return None
     printed = Tee()
     argv, sys.argv = sys.argv, [name]
     try:
         with contextlib.redirect_stdout(printed):
             import_module(f"benchmarks.{name}").main()
     except SystemExit as stop:
-        return f"Not run: {stop}"
+        print(f"not run: {stop}")
+        return None
     finally:
         sys.argv = argv
-    return printed.getvalue().strip()
+    where = f"{datetime.date.today():%Y-%m-%d}; {describe_machine(name)}; torch {torch.__version__}."
+    return f"{where}\n\n{printed.getvalue().strip()}"
+
+
+def recorded() -> dict[str, str]:
+    """The sections of the record as it stands, by their titles."""
+    text = REPORT.read_text() if REPORT.exists() else ""
+    parts = re.split(r"^## (.*)\n", text, flags=re.MULTILINE)[1:]
+    return {title: body.strip() for title, body in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=list(TITLES), help=f"which of {', '.join(TITLES)}")
-    names = parser.parse_args().names
-    where = describe(torch.device("cpu"))
-    parts = [
-        "# Benchmarks",
-        f"`python -m benchmarks` on {datetime.date.today():%Y-%m-%d}; {where}; torch {torch.__version__}.",
-        "Ratios and shares are of one run; absolute speeds are this machine's. How each number is taken is said in the "
-        "docstring of its module in `benchmarks/`.",
-    ]
-    for name in names:
-        parts += [f"## {TITLES[name]}", section(name)]
+    for name in parser.parse_args().names:
+        measured = section(name)
+        if measured is None:
+            continue
+        sections = {title: "Not run yet." for title in TITLES.values()} | recorded() | {TITLES[name]: measured}
+        parts = [INTRODUCTION, *(f"## {title}\n\n{body}" for title, body in sections.items())]
         REPORT.write_text("\n\n".join(parts) + "\n")
 
 

@@ -14,11 +14,12 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from benchmarks.machine import measured_machine, seconds
 from lessonlib.gpus import Gpu
+from lessonlib.machine import measured, seconds_of
 from lessonlib.serving import LLM, Decoder, Metrics, SamplingParams, load_model
 from lessonlib.serving.weights import read_gguf, smollm2_gguf
 
+CPU = torch.device("cpu")
 GOALS = {  # (dtype, batch): least share of the roofline, least ratio to transformers
     ("float32", 1): (0.8, 4.5),
     ("float32", 8): (None, 4.0),
@@ -111,7 +112,7 @@ def decode_table(dtypes: list[str], batches: list[int], n: int) -> Iterator[str]
         model, _ = load_model(dtype=dtype, device="cpu")
         theirs = transformers_model(dtype)
         for B in batches:
-            machine = measured_machine(torch.device("cpu"), dtype)
+            machine = measured(CPU, dtype)
             bound = roofline_seconds(model, B, 48 + n // 2, machine)
             ours = decode_seconds(model, B, 48, n)
             other = decode_seconds_of_transformers(theirs, B, 48, min(n, 16))
@@ -159,8 +160,8 @@ def prefill_table() -> Iterator[str]:
         prompt = random_prompts(1, length)
         params = SamplingParams(max_tokens=1)
         llm = LLM(model, max_batch_tokens=length, prefix_caching=False)
-        ours = seconds(lambda: llm.generate(prompt, params), 3)  # noqa: B023
-        other = seconds(lambda: generate_with_transformers(theirs, prompt, 1), 3)  # noqa: B023
+        ours = seconds_of(lambda: llm.generate(prompt, params), CPU, 3)  # noqa: B023
+        other = seconds_of(lambda: generate_with_transformers(theirs, prompt, 1), CPU, 3)  # noqa: B023
         yield f"| {length} tokens | {ours * 1e3:.0f} ms | {other * 1e3:.0f} ms | {ours / other:.2f} |"
 
 

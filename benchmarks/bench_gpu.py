@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.bench_engine import decode_seconds_of_transformers, random_prompts, roofline_seconds, transformers_model
-from benchmarks.machine import measured_machine
 from lessonlib.gpus import Gpu
+from lessonlib.machine import measured
 from lessonlib.models import MODELS
 from lessonlib.serving import (
     LLM,
@@ -82,7 +82,7 @@ def tables(smoke: bool) -> Iterator[str]:
     start = time.perf_counter()
     device = choose_device()
     dtype = choose_dtype(device)
-    machine = measured_machine(device, dtype)
+    machine = measured(device, dtype)
     peak, bandwidth = machine.peak_flops / 1e12, machine.bandwidth / 1e9
     yield f"{machine.name}, {dtype}: {bandwidth:.0f} GB/s and {peak:.1f} TFLOP/s measured"
     yield ""

@@ -16,12 +16,15 @@ def main(argv: list[str] | None = None) -> int:
     build = commands.add_parser("build", help="make solutions/ and notebooks/ from the lesson sources")
     build.add_argument("lesson", nargs="*", help="such as 01_kv_cache; all where none is named")
     build.add_argument("--check", action="store_true", help="change nothing, fail where a notebook is stale")
+    build.add_argument("--no-run", action="store_true", help="with --check: compare all but outputs, and run nothing")
     build.add_argument("--graded", action="store_true", help="leave the folded solutions out of notebooks/")
 
     work = commands.add_parser("work", help="copy the learner notebooks into a folder, replacing nothing")
     work.add_argument("folder", nargs="?", default="work", type=Path)
 
     args = parser.parse_args(argv)
+    if args.command == "build" and args.no_run and not args.check:
+        parser.error("--no-run goes with --check: a build runs its lessons")
     if args.command == "work":
         return copy_to_work(args.folder)
     try:
@@ -32,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    return run_build(args.lesson, args.check, folded=not args.graded)
+    return run_build(args.lesson, args.check, folded=not args.graded, execute=not args.no_run)
 
 
 def copy_to_work(folder: Path) -> int:

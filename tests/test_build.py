@@ -48,10 +48,11 @@ def test_build_is_deterministic_and_check_sees_what_is_stale(lessons: Path, tmp_
     first = [(tmp_path / path).read_bytes() for path in OUTPUTS]
     build.build([NAME], target=tmp_path)
     assert [(tmp_path / path).read_bytes() for path in OUTPUTS] == first
-    assert build.check([], target=tmp_path) == []
+    assert build.check([], target=tmp_path) == build.check([], target=tmp_path, execute=False) == []
 
     (lessons / f"{NAME}.md").write_text(TINY.replace("Some prose.", "Other prose."))
-    assert build.check([], target=tmp_path) == list(OUTPUTS)
+    for execute in (True, False):
+        assert build.check([], target=tmp_path, execute=execute) == list(OUTPUTS)
     (tmp_path / OUTPUTS[1]).unlink()
     shutil.copy(lessons / f"{NAME}.md", tmp_path / "notebooks" / NAME)
     assert build.check([], target=tmp_path) == [*OUTPUTS, f"notebooks/{NAME}/{NAME}.md (no lesson makes this)"]

@@ -62,7 +62,7 @@ def build(names: list[str], folded: bool = True, target: Path = ROOT) -> None:
             os.replace(beside, new)
 
 
-def check(names: list[str], target: Path = ROOT) -> list[str]:
+def check(names: list[str], target: Path = ROOT, execute: bool = True) -> list[str]:
     """The notebooks, relative to the root, that are missing or not what their sources would give now.
 
     Pictures are compared by their presence alone: their bytes differ from one matplotlib to the next.
@@ -70,6 +70,7 @@ def check(names: list[str], target: Path = ROOT) -> list[str]:
     Args:
         names: lessons; all of them where the list is empty.
         target: where `solutions/` and `notebooks/` stand.
+        execute: whether to run the lessons and compare outputs too; nbval also does that.
     """
     todo = names or lesson_names()
     stale = []
@@ -77,10 +78,10 @@ def check(names: list[str], target: Path = ROOT) -> list[str]:
         made = Path(folder)
         for name in todo:
             print(f"{name}: checking …", flush=True)
-            make_lesson(name, made)
+            make_lesson(name, made, execute=execute)
         for path in _editions(todo, made):
             old = target / path.relative_to(made)
-            if not old.is_file() or _comparable(old) != _comparable(path):
+            if not old.is_file() or _comparable(old, execute) != _comparable(path, execute):
                 stale.append(str(path.relative_to(made)))
     if not names:
         known = {f"{edition}/{name}/{name}.ipynb" for edition in ("solutions", "notebooks") for name in todo}
@@ -89,11 +90,13 @@ def check(names: list[str], target: Path = ROOT) -> list[str]:
     return stale
 
 
-def make_lesson(name: str, made: Path, folded: bool = True) -> None:
-    """Write `solutions/…` and `notebooks/…` of one lesson below a folder."""
+def make_lesson(name: str, made: Path, folded: bool = True, execute: bool = True) -> None:
+    """Write `solutions/…` and `notebooks/…` of one lesson below a folder; without a run, with no outputs."""
     nb = read_lesson(name)
-    run(nb, name)
-    keep_measurements(nb, ROOT / "solutions" / name / f"{name}.ipynb")
+    if execute:
+        run(nb, name)
+        keep_measurements(nb, ROOT / "solutions" / name / f"{name}.ipynb")
+    nb.metadata.language_info = nbformat.from_dict({"name": "python"})
     path = made / "solutions" / name / f"{name}.ipynb"
     path.parent.mkdir(parents=True)
     path.write_text(_text(nb), encoding="utf-8")
@@ -115,7 +118,6 @@ def run(nb: nbformat.NotebookNode, name: str) -> None:
             client.execute()
         except CellExecutionError as error:
             raise BuildError(f"{name}: a cell failed\n{error}") from None
-    nb.metadata.language_info = nbformat.from_dict({"name": "python"})
     join_streams(nb)
     for cell in nb.cells:
         for output in cell.get("outputs", []):
@@ -197,13 +199,15 @@ def _editions(names: list[str], root: Path) -> Iterator[Path]:
             yield root / edition / name / f"{name}.ipynb"
 
 
-def _comparable(path: Path) -> Any:
-    """A notebook with its pictures replaced by a word, and without what was measured."""
+def _comparable(path: Path, outputs: bool) -> Any:
+    """A notebook with its pictures replaced by a word, and without what was measured; or without any output."""
     nb = nbformat.read(path, as_version=4)
     join_streams(nb)
     for cell in nb.cells:
-        if is_measured(cell):
+        if cell.cell_type == "code" and (not outputs or is_measured(cell)):
             cell.outputs = []
+        if cell.cell_type == "code" and not outputs:
+            cell.execution_count = None
         for output in cell.get("outputs", []):
             for kind in IMAGES:
                 if kind in output.get("data", {}):
@@ -211,13 +215,13 @@ def _comparable(path: Path) -> Any:
     return nb
 
 
-def main(names: list[str], only_check: bool, folded: bool) -> int:
+def main(names: list[str], only_check: bool, folded: bool, execute: bool = True) -> int:
     """What `lessonlib build` does; returns the exit status."""
     try:
         if not only_check:
             build(names, folded)
             return 0
-        stale = check(names)
+        stale = check(names, execute=execute)
     except (SourceError, BuildError) as error:
         print(f"\n{error}", file=sys.stderr)
         return 1

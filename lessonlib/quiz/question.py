@@ -57,7 +57,7 @@ def compare(name: str, guess: float | None, value: float, unit: str) -> None:
         unit: unit of both.
     """
     if guess is None:
-        print(f"{name}: {value:.4g} {unit}. You wrote down no prediction: one makes the answer stick.")
+        print(f"{name}: {value:.4g} {unit}. You noted no prediction.")
         return
     ratio = guess / value if value else float("inf")
     if 0.8 <= ratio <= 1.25:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 pytest.importorskip("transformers", reason="the benchmarks compare with transformers")
 
+import benchmarks.__main__
 from benchmarks import bench_gpu
-from benchmarks.__main__ import TITLES, section
+from benchmarks.__main__ import section
 
 
 def test_gpu_bench_smoke() -> None:
@@ -23,9 +26,20 @@ def test_gpu_bench_says_that_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("sys.argv", ["bench_gpu"])
     with pytest.raises(SystemExit, match="--smoke"):
         bench_gpu.main()
-    assert section("bench_gpu").startswith("Not run")
+    assert section("bench_gpu") is None
 
 
-def test_sections_that_are_missing_say_so() -> None:
-    assert set(TITLES) >= {"bench_engine", "bench_gpu"}
-    assert section("bench_nothing") == "Not run: it is not in this checkout."
+def test_what_does_not_run_here_keeps_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = tmp_path / "BENCHMARKS.md"
+    report.write_text(
+        "# Benchmarks\n\n## The engine on a GPU\n\n2026-01-01; a GPU.\n\n| batch |\n\n## The serving simulator\n\nold\n"
+    )
+    monkeypatch.setattr(benchmarks.__main__, "REPORT", report)
+    monkeypatch.setattr(benchmarks.__main__, "section", {"bench_simulator": "new"}.get)
+    monkeypatch.setattr("sys.argv", ["benchmarks"])
+    benchmarks.__main__.main()
+    kept = benchmarks.__main__.recorded()
+    assert kept["The engine on a GPU"] == "2026-01-01; a GPU.\n\n| batch |"
+    assert kept["The serving simulator"] == "new"
+    assert kept["Interactive figures"] == "Not run yet."
+    assert list(kept) == list(benchmarks.__main__.TITLES.values())
