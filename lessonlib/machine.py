@@ -72,7 +72,7 @@ def _wait(device: torch.device) -> None:
 
 
 def measured(device: torch.device, dtype: torch.dtype) -> Gpu:
-    """This machine as a `Gpu`: peak FLOP/s of a large matrix product, bandwidth of a matrix-vector product.
+    """This machine as a `Gpu`: peak FLOP/s of a large matrix product, bandwidth of reading a large matrix.
 
     Args:
         device: where the model runs.
@@ -87,7 +87,8 @@ def measured(device: torch.device, dtype: torch.dtype) -> Gpu:
     rows = 65536 if device.type == "cuda" else 16384  # far beyond the last-level cache
     matrix = torch.randn(rows, 4096, device=device).to(dtype)
     vector = torch.randn(4096, 1, device=device).to(dtype)
-    bandwidth = matrix.numel() * matrix.element_size() / seconds_of(lambda: matrix @ vector, device)
+    reading = min(seconds_of(lambda: matrix @ vector, device), seconds_of(matrix.sum, device))  # CPUs sum faster
+    bandwidth = matrix.numel() * matrix.element_size() / reading
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "this CPU"
     memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else _memory()
     return Gpu(name, peak, bandwidth, float(max(memory, 1)))

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from lessonlib.models import ModelConfig
 from lessonlib.serving.block_manager import blocks_needed
 
 # The form of `paged_attention`: (q, k_cache, v_cache, block_table, length) -> output of one new token
@@ -58,20 +59,20 @@ class Group:
     Args:
         rows: their place in the flat list of tokens.
         n_new: new tokens of each sequence.
-        n_keys: the longest of their contexts.
+        whole: these are whole prompts, so that the new keys and values are all there are, and the rest is not used.
         tables: block tables, padded with 0, shape (B, blocks of the longest).
-        mask: which key each query sees, shape (B, 1, n_new · g, n_keys); None where every query sees all.
-        whole: these are whole prompts, so that the new keys and values are all there are.
         lengths: contexts as a tensor of shape (B,), where the Triton kernel is to be used; else None.
+        places: where in a layer of the cache, as a list of vectors of one head, each key is: shape (B, n_kv, n_keys).
+        bias: 0 where a query sees a key and -inf where not, shape (B, 1, n_new · g, n_keys).
     """
 
     rows: slice
     n_new: int
-    n_keys: int
-    tables: Tensor
-    mask: Tensor | None
     whole: bool
+    tables: Tensor
     lengths: Tensor | None = None
+    places: Tensor | None = None
+    bias: Tensor | None = None
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
         a, d = q.shape[1:]
@@ -84,39 +85,34 @@ class Group:
             from lessonlib.serving.triton_attention import paged_decode  # only where Triton is
 
             return paged_decode(q, k_cache, v_cache, self.tables, self.lengths)
-        keys, values = (self._gather(cache) for cache in (k_cache, v_cache))
+        assert self.places is not None
+        place = self.places.flatten()
+        keys, values = (cache.view(-1, d).index_select(0, place).view(B, n_kv, -1, d) for cache in (k_cache, v_cache))
         # The g query heads of a KV head become g more queries of it, so that K and V are never repeated.
         queries = q.view(B, self.n_new, n_kv, a // n_kv, d).transpose(1, 2).reshape(B, n_kv, -1, d)
-        out = (
-            self._attend_few(queries, keys, values) if self._is_small(q) else self._attend_fused(queries, keys, values)
-        )
-        return out.reshape(B, n_kv, self.n_new, a // n_kv, d).transpose(1, 2).reshape(-1, a, d)
-
-    def _is_small(self, q: Tensor) -> bool:
-        """A few queries on a CPU: sharing them out over the cores, as the fused kernel does, takes longer than them."""
-        return self.n_new <= 16 and not q.is_cuda
+        few = self.n_new <= 16 and not q.is_cuda
+        out = self._attend_few(queries, keys, values) if few else self._attend_fused(queries, keys, values)
+        return out.view(B, n_kv, self.n_new, a // n_kv, d).transpose(1, 2).reshape(-1, a, d)
 
     def _attend_few(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        scores = torch.matmul(q.float(), keys.float().transpose(2, 3)) / math.sqrt(q.shape[-1])
-        if self.mask is not None:
-            scores = scores.masked_fill(self.mask.logical_not(), -torch.inf)
-        return torch.matmul(scores.softmax(-1), values.float()).to(q.dtype)
+        """A few queries on a CPU: sharing them out over the cores, as the fused kernel does, takes longer than them."""
+        assert self.bias is not None
+        bias = self.bias.expand(-1, q.shape[1], -1, -1).flatten(0, 1)
+        q, keys, values = (t.flatten(0, 1) for t in (q, keys, values))
+        scores = torch.baddbmm(bias, q, keys.transpose(1, 2), alpha=1 / math.sqrt(q.shape[-1]))
+        return torch.bmm(scores.softmax(-1), values)
 
     def _attend_fused(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, keys, values, attn_mask=self.mask)
-
-    def _gather(self, cache: Tensor) -> Tensor:
-        """Shape (B, n_kv, n_keys, d_h)."""
-        blocks = cache.index_select(0, self.tables.flatten())
-        return blocks.view(len(self.tables), -1, *cache.shape[2:])[:, : self.n_keys].transpose(1, 2)
+        return F.scaled_dot_product_attention(q, keys, values, attn_mask=self.bias)
 
 
 def group(
     n_new: Sequence[int],
     n_context: Sequence[int],
     tables: Sequence[Sequence[int]],
-    group_size: int,
-    device: torch.device,
+    model: ModelConfig,
+    block_size: int,
+    like: Tensor,
 ) -> list[Group]:
     """Group the sequences of a step, which are sorted by their number of new tokens.
 
@@ -124,8 +120,9 @@ def group(
         n_new: new tokens of each sequence.
         n_context: tokens of each up to and with its newest.
         tables: block table of each, at least as long as its context needs.
-        group_size: g, query heads per KV head.
-        device: where the tables go.
+        model: shape of the model.
+        block_size: tokens per block.
+        like: a tensor of the device and number format to compute in.
     """
     groups, first, row = [], 0, 0
     while first < len(n_new):
@@ -133,20 +130,16 @@ def group(
         whole = n > 1 and n_context[first] == n
         while last < len(n_new) and n_new[last] == n and (n > 1 and n_context[last] == n) == whole:
             last += 1
-        contexts = n_context[first:last]
-        kernel = n == 1 and has_kernel(device)
-        groups.append(
-            Group(
-                rows=slice(row, row + n * (last - first)),
-                n_new=n,
-                n_keys=max(contexts),
-                tables=_padded(tables[first:last], device),
-                mask=None if whole or kernel else _mask(n, contexts, group_size, device),
-                whole=whole,
-                lengths=torch.tensor(contexts, device=device) if kernel else None,
-            )
-        )
-        row, first = groups[-1].rows.stop, last
+        rows = slice(row, row := row + n * (last - first))
+        groups.append(Group(rows, n, whole, _padded(tables[first:last], like.device)))
+        lengths = torch.tensor(n_context[first:last], device=like.device)
+        if n == 1 and has_kernel(like.device):
+            groups[-1].lengths = lengths
+        elif not whole:
+            n_keys = max(n_context[first:last])
+            groups[-1].places = places(groups[-1].tables, n_keys, block_size, model.n_kv_heads)
+            groups[-1].bias = bias(lengths, n, n_keys, model.group_size, like.dtype)
+        first = last
     return groups
 
 
@@ -158,14 +151,19 @@ def has_kernel(device: torch.device) -> bool:
     )
 
 
+def places(tables: Tensor, n_keys: int, block_size: int, n_kv: int) -> Tensor:
+    """`Group.places`: slot · n_kv + head, for the first n_keys slots along each block table."""
+    slots = (tables[:, :, None] * block_size + torch.arange(block_size, device=tables.device)).flatten(1)[:, :n_keys]
+    return slots[:, None] * n_kv + torch.arange(n_kv, device=tables.device)[:, None]
+
+
+def bias(lengths: Tensor, n_new: int, n_keys: int, group_size: int, dtype: torch.dtype) -> Tensor:
+    """`Group.bias`: the i-th of n_new queries sees all but the last n_new - 1 - i keys of its sequence."""
+    seen = lengths[:, None] - torch.arange(n_new - 1, -1, -1, device=lengths.device).repeat_interleave(group_size)
+    hidden = torch.arange(n_keys, device=lengths.device) >= seen[..., None]
+    return torch.zeros(hidden.shape, dtype=dtype, device=lengths.device).masked_fill(hidden, -torch.inf)[:, None]
+
+
 def _padded(tables: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     longest = max(map(len, tables))
     return torch.tensor([[*table, *[0] * (longest - len(table))] for table in tables], device=device)
-
-
-def _mask(n_new: int, n_context: Sequence[int], group_size: int, device: torch.device) -> Tensor | None:
-    if n_new == 1 and min(n_context) == max(n_context):
-        return None
-    seen = torch.tensor(n_context, device=device)[:, None] - torch.arange(n_new - 1, -1, -1, device=device)
-    mask = torch.arange(max(n_context), device=device) < seen[..., None]
-    return mask.repeat_interleave(group_size, dim=1).unsqueeze(1)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lessonlib.serving.attention import Group, has_kernel
+from lessonlib.serving.attention import Group, bias, has_kernel, places
 from lessonlib.serving.kv_cache import KVCache, write_kv
 from lessonlib.serving.model import Decoder
 
@@ -61,17 +61,13 @@ class DecodeStep:
     def compute(self) -> Tensor:
         """The step itself, on the input tensors: no value is looked at, so that it can be captured."""
         tokens, positions, slots, lengths = self.inputs[: 4 * self.B].view(4, self.B)
-        n_keys = self.n_blocks * self.block_size
-        kernel = has_kernel(self.model.device)
-        group = Group(
-            rows=slice(0, self.B),
-            n_new=1,
-            n_keys=n_keys,
-            tables=self.inputs[4 * self.B :].view(self.B, self.n_blocks),
-            mask=None if kernel else torch.arange(n_keys, device=lengths.device) < lengths[:, None, None, None],
-            whole=False,
-            lengths=lengths if kernel else None,
-        )
+        group = Group(slice(0, self.B), 1, False, self.inputs[4 * self.B :].view(self.B, self.n_blocks))
+        if has_kernel(self.model.device):
+            group.lengths = lengths
+        else:
+            shape, n_keys = self.model.cfg.shape, self.n_blocks * self.block_size
+            group.places = places(group.tables, n_keys, self.block_size, shape.n_kv_heads)
+            group.bias = bias(lengths, 1, n_keys, shape.group_size, self.model.dtype)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             k_cache, v_cache = self.cache.k[layer], self.cache.v[layer]

@@ -15,23 +15,24 @@ from lessonlib.serving.config import DecoderConfig
 # attend(layer, q, k, v) -> output: q and output (T, a, d_h), k and v of the same new tokens (T, n_kv, d_h)
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
-FEW_ROWS = 64
+ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, by_columns: Tensor | None = None) -> Tensor:
-    """x · weightᵀ + bias, for x of shape (T, D) and a weight of shape (F, D).
+def packed(weight: Tensor) -> Tensor:
+    """A matrix in the layout that `linear` reads fastest: on a CPU, that of oneDNN, where torch has it.
 
-    `by_columns` is the same weight stored as (D, F): with one row on a CPU a long weight is read by all cores only so.
-
-    With a few rows on a CPU the product is written the other way round: the matrix libraries split the long side of the
-    weight over the cores only where it comes first. The result is put back into rows, which all that follows reads.
+    Rows of a batch read a weight in that layout two to three times as fast as one that lies row by row.
     """
-    if by_columns is not None and len(x) == 1:
-        return torch.mm(x, by_columns)
-    if x.is_cuda or not 1 < len(x) <= FEW_ROWS:
-        return F.linear(x, weight, bias)
-    y = torch.mm(weight, x.t()).t().contiguous()
-    return y if bias is None else y + bias
+    return torch.ops.mkldnn._reorder_linear_weight(weight) if ONEDNN and weight.device.type == "cpu" else weight
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x · weightᵀ + bias, for x of shape (T, D) and a weight of shape (F, D) that may be packed."""
+    if weight.is_mkldnn:
+        # oneDNN reads a float32 matrix a fifth faster for four rows than for one.
+        rows = x.expand(4, -1) if len(x) == 1 and x.dtype == torch.float32 else x
+        return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")[: len(x)]
+    return F.linear(x, weight, bias)
 
 
 @dataclass(slots=True)
@@ -47,7 +48,6 @@ class Layer:
     norm2: Tensor
     gate_up: Tensor
     down: Tensor
-    gate_up_by_columns: Tensor | None
 
 
 class Decoder:
@@ -76,9 +76,9 @@ class Decoder:
         self.embedding = self._take("model.embed_tokens.weight", s.vocab_size, s.hidden_size)
         self.layers = [self._layer(f"model.layers.{i}.") for i in range(s.n_layers)]
         self.final_norm = self._take("model.norm.weight", s.hidden_size)
-        self.head = self.embedding if cfg.tied_embeddings else self._take("lm_head.weight", s.vocab_size, s.hidden_size)
+        head = self.embedding if cfg.tied_embeddings else self._take("lm_head.weight", s.vocab_size, s.hidden_size)
+        self.head = packed(head)
         del self._source
-        self.head_by_columns = self._by_columns(self.head)
         self.cos, self.sin = (t.to(self.device, dtype) for t in rotary_tables(cfg))
 
     @property
@@ -86,9 +86,7 @@ class Decoder:
         """Bytes of weights that one step reads: everything, an untied embedding table left out."""
         read = [self.head, self.final_norm]
         for layer in self.layers:
-            read += [
-                t for t in (getattr(layer, name) for name in Layer.__slots__ if "columns" not in name) if t is not None
-            ]
+            read += [t for t in (getattr(layer, name) for name in Layer.__slots__) if t is not None]
         return sum(t.numel() * t.element_size() for t in read)
 
     @torch.inference_mode()
@@ -111,7 +109,7 @@ class Decoder:
             q, k, v = self._qkv(layer, F.rms_norm(x, x.shape[-1:], layer.norm1, eps), cos, sin)
             x = x + linear(attend(i, q, k, v).flatten(1), layer.out)
             normed = F.rms_norm(x, x.shape[-1:], layer.norm2, eps)
-            gate, up = linear(normed, layer.gate_up, by_columns=layer.gate_up_by_columns).chunk(2, dim=1)
+            gate, up = linear(normed, layer.gate_up).chunk(2, dim=1)
             x = x + linear(F.silu(gate) * up, layer.down)
         return x
 
@@ -119,7 +117,7 @@ class Decoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """Final norm and output matrix: (n, h) to (n, vocabulary), in float32."""
         x = F.rms_norm(hidden, hidden.shape[-1:], self.final_norm, self.cfg.norm_eps)
-        return linear(x, self.head, by_columns=self.head_by_columns).float()
+        return linear(x, self.head).float()
 
     @torch.inference_mode()
     def dense_logits(self, tokens: list[int]) -> Tensor:
@@ -149,20 +147,15 @@ class Decoder:
         gate_up = torch.cat([self._take(f"{prefix}mlp.{name}.weight", mlp, h) for name in ("gate_proj", "up_proj")])
         return Layer(
             norm1=self._take(prefix + "input_layernorm.weight", h),
-            qkv=torch.cat([self._take(f"{attn}{name}.weight", n, h) for name, n in rows.items()]),
+            qkv=packed(torch.cat([self._take(f"{attn}{name}.weight", n, h) for name, n in rows.items()])),
             qkv_bias=torch.cat([self._take(f"{attn}{p}.bias", n) for p, n in rows.items()]) if cfg.qkv_bias else None,
             q_norm=self._take(attn + "q_norm.weight", d) if cfg.qk_norm else None,
             k_norm=self._take(attn + "k_norm.weight", d) if cfg.qk_norm else None,
-            out=self._take(attn + "o_proj.weight", h, s.n_heads * d),
+            out=packed(self._take(attn + "o_proj.weight", h, s.n_heads * d)),
             norm2=self._take(prefix + "post_attention_layernorm.weight", h),
-            gate_up=gate_up,
-            gate_up_by_columns=self._by_columns(gate_up),
-            down=self._take(prefix + "mlp.down_proj.weight", h, mlp),
+            gate_up=packed(gate_up),
+            down=packed(self._take(prefix + "mlp.down_proj.weight", h, mlp)),
         )
-
-    def _by_columns(self, weight: Tensor) -> Tensor | None:
-        """A second copy for steps of one row: float32 on a CPU alone."""
-        return weight.t().contiguous() if self.dtype == torch.float32 and self.device.type == "cpu" else None
 
     def _take(self, name: str, *shape: int) -> Tensor:
         tensor = self._source.get(name)

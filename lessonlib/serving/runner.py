@@ -121,8 +121,9 @@ class Runner:
             [len(w.tokens) for w in work],
             [w.end for w in work],
             used,
-            self.model.cfg.shape.group_size,
-            self.model.device,
+            self.model.cfg.shape,
+            self.block_size,
+            self.model.final_norm,
         )
 
         def attend(q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
