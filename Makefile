@@ -20,9 +20,9 @@ course: .venv/.installed ## set up, copy new lessons into work/ and open Jupyter
 		$(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
 
 test: .venv/.installed .venv/.browser lint ## set up and run every test
-	pytest -n 2 --dist loadfile --durations 8
+	pytest -n 2 --dist worksteal --durations 8
 	pytest -q -p no:cacheprovider --nbval --nbval-current-env solutions
-	lessonlib build --check
+	lessonlib build --check --no-run
 
 build: .venv/.installed ## make solutions/ and notebooks/ from the lesson sources (LESSON=01_kv_cache for one)
 	lessonlib build $(LESSON)

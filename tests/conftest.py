@@ -14,6 +14,11 @@ from pathlib import Path
 
 import pytest
 
+if (
+    "PYTEST_XDIST_WORKER" in os.environ
+):  # one process per core: a second thread of torch would wait for the other's core
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 CHROMIUM_FLAGS = [
     "--no-sandbox",

