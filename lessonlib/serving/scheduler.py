@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
@@ -85,7 +86,8 @@ class Scheduler:
         max_tokens: token budget of a step.
         max_sequences: most sequences that run at a time.
         chunked_prefill: whether a prompt is split over steps; if not, it runs in one piece, whatever the budget.
-        continuous: False starts a new batch only when the last one has ended (static batching, to compare with).
+        continuous: False starts a new batch only when the last one has ended, and prefills it in one step, whatever the
+            budget (static batching, to compare with).
         admit: decides which waiting sequences start.
     """
 
@@ -109,7 +111,7 @@ class Scheduler:
 
     def schedule(self) -> Step:
         """Choose the sequences of the next step and reserve the slots that they will write."""
-        step, budget = Step(), self.max_tokens
+        step, budget = Step(), self.max_tokens if self.continuous else sys.maxsize
         may_join = self.continuous or not self.running
         i = 0
         while i < len(self.running) and budget > 0:  # the list shrinks at its end when others are preempted

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lessonlib import reference
-from lessonlib.records import Admission
+from lessonlib.records import Admission, Policy, Request
 from lessonlib.serving import (
     LLM,
     BlockManager,
@@ -127,6 +127,23 @@ def test_greedy_tokens_are_the_dense_decoders(
         assert llm.metrics.total("n_preempted") > 0, "this setting is to force preemptions"
     if "perfect" in name:
         assert llm.metrics.acceptance_rate == 1
+
+
+@pytest.mark.parametrize("policy", ["static", "continuous"])
+def test_steps_are_those_that_lesson_5_counts(policy: Policy, tiny: Decoder) -> None:
+    """With room and budget enough, a request's prefill is one step, as it is in the batching simulator."""
+    rng = np.random.default_rng(3)
+    n_outputs = rng.integers(1, 30, 20).tolist()
+    llm = LLM(
+        tiny, max_sequences=6, max_batch_tokens=10_000 if policy == "continuous" else 8, continuous=policy != "static"
+    )
+    llm.generate(
+        [rng.integers(0, 256, rng.integers(1, 40)).tolist() for _ in n_outputs],
+        [SamplingParams(max_tokens=n, ignore_eos=True) for n in n_outputs],
+    )
+    counted = reference.simulate([Request(0, n) for n in n_outputs], 6, policy).n_steps
+    assert len(llm.metrics.steps) == counted
+    assert all(step.n_running <= 6 for step in llm.metrics.steps)
 
 
 FEATURES = {
