@@ -47,7 +47,7 @@ def describe_expectation(model: Decoder) -> None:
     print(f"{'weights':14} {model.n_bytes / 1e9:.2f} GB, read once per step")
     for name in ("T4", "L4", "A100-40GB"):
         seconds = model.n_bytes / GPUS[name].bandwidth
-        print(f"{'  on a ' + name:14} at least {seconds * 1e3:.2f} ms a step, {1 / seconds:,.0f} tokens/s alone")
+        print(f"{'  ' + name:14} at least {seconds * 1e3:.2f} ms a step, {1 / seconds:,.0f} tokens/s alone")
 
 
 def _memory() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from matplotlib.ticker import LogLocator, StrMethodFormatter
 
 from lessonlib.plots.style import BLUE, COLOURS, GREEN, GREY, ORANGE, VERMILION, picture
 from lessonlib.serving import StepRecord
@@ -82,6 +83,8 @@ def steps_against_roofline(measured: Mapping[tuple[int, int], float], predicted:
                         textcoords="offset points", color=colour, va="center")  # fmt: skip
         ax.set(xscale="log", yscale="log", xlabel="sequences in the step, B", ylabel="step time (ms)")
         ax.set_xticks(batches, [str(B) for B in batches])
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         ax.minorticks_off()
         ax.set_xlim(0.9, batches[-1] * 1.9)
         ax.set_title("points: measured, lines: roofline", loc="left", fontsize=10)
