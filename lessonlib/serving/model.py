@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -19,11 +21,24 @@ ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_li
 
 
 def packed(weight: Tensor) -> Tensor:
-    """A matrix in the layout that `linear` reads fastest: on a CPU, that of oneDNN, where torch has it.
+    """A matrix in the layout that `linear` reads fastest: on a GPU as it is, on a CPU as its maker's library likes it.
 
-    Rows of a batch read a weight in that layout two to three times as fast as one that lies row by row.
+    Measured at 1 to 32 rows, float32, against row by row. On Intel's CPUs MKL reads a matrix that lies column by
+    column at the speed of memory, and 8 rows take half the time. On others MKL has slow paths, and oneDNN's own layout
+    is two to three times as fast.
     """
-    return torch.ops.mkldnn._reorder_linear_weight(weight) if ONEDNN and weight.device.type == "cpu" else weight
+    if weight.device.type != "cpu":
+        return weight
+    if intel():
+        return weight.t().contiguous().t()
+    return torch.ops.mkldnn._reorder_linear_weight(weight) if ONEDNN else weight
+
+
+@functools.cache
+def intel() -> bool:
+    """Whether this machine's CPU is Intel's, where that can be told."""
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.exists() and "GenuineIntel" in cpuinfo.read_text()
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
