@@ -1,6 +1,7 @@
 """Run every benchmark that this machine can run, and write BENCHMARKS.md.
 
-A section that does not run here keeps what the record says of it: each names its own machine and day.
+A section that does not run here keeps what the record says of it: each names its own machine and day. The engine has
+one section for each processor.
 """
 
 from __future__ import annotations
@@ -40,14 +41,27 @@ class Tee(io.StringIO):
         return super().write(text)
 
 
-def describe_machine(name: str) -> str:
-    """The processor or GPU that a benchmark runs on."""
-    if name == "bench_gpu":
-        return torch.cuda.get_device_name()
+def processor() -> str:
+    """The name of this machine's CPU."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor()}, {torch.get_num_threads()} threads"
+    return names[0] if names else platform.processor()
+
+
+def describe_machine(name: str) -> str:
+    """The processor or GPU that a benchmark runs on."""
+    return torch.cuda.get_device_name() if name == "bench_gpu" else f"{processor()}, {torch.get_num_threads()} threads"
+
+
+def heading(name: str) -> str:
+    """The heading of a benchmark's section."""
+    return f"{TITLES[name]}: {processor()}" if name == "bench_engine" else TITLES[name]
+
+
+def place(title: str) -> int:
+    """Where a section of the record belongs."""
+    return next((i for i, start in enumerate(TITLES.values()) if title.startswith(start)), len(TITLES))
 
 
 def section(name: str) -> str | None:
@@ -83,8 +97,11 @@ def main() -> None:
         measured = section(name)
         if measured is None:
             continue
-        sections = {title: "Not run yet." for title in TITLES.values()} | recorded() | {TITLES[name]: measured}
-        parts = [INTRODUCTION, *(f"## {title}\n\n{body}" for title, body in sections.items())]
+        sections = recorded() | {heading(name): measured}
+        for missing in TITLES.values():
+            if not any(title.startswith(missing) for title in sections):
+                sections[missing] = "Not run yet."
+        parts = [INTRODUCTION, *(f"## {title}\n\n{sections[title]}" for title in sorted(sections, key=place))]
         REPORT.write_text("\n\n".join(parts) + "\n")
 
 

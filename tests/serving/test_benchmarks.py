@@ -43,3 +43,19 @@ def test_what_does_not_run_here_keeps_its_record(tmp_path: Path, monkeypatch: py
     assert kept["The serving simulator"] == "new"
     assert kept["Interactive figures"] == "Not run yet."
     assert list(kept) == list(benchmarks.__main__.TITLES.values())
+
+
+def test_the_engine_keeps_a_section_for_each_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = tmp_path / "BENCHMARKS.md"
+    report.write_text(
+        "# Benchmarks\n\n## The serving simulator\n\nold\n\n## The engine on a CPU: Another\n\nits rows\n"
+    )
+    monkeypatch.setattr(benchmarks.__main__, "REPORT", report)
+    monkeypatch.setattr(benchmarks.__main__, "section", {"bench_engine": "new rows"}.get)
+    monkeypatch.setattr(benchmarks.__main__, "processor", lambda: "This one")
+    monkeypatch.setattr("sys.argv", ["benchmarks"])
+    benchmarks.__main__.main()
+    kept = benchmarks.__main__.recorded()
+    assert kept["The engine on a CPU: Another"] == "its rows"
+    assert kept["The engine on a CPU: This one"] == "new rows"
+    assert list(kept)[:3] == ["The engine on a CPU: Another", "The engine on a CPU: This one", "The serving simulator"]
