@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lessonlib.serving import LLM, Decoder, DecoderConfig, SamplingParams, random_weights, tiny_config
+from lessonlib.serving import LLM, Decoder, DecoderConfig, SamplingParams, model, random_weights, tiny_config
 from tests.serving.conftest import make_tiny
 from tests.serving.peer import greedy, transformers_model
 
@@ -68,3 +68,22 @@ def test_missing_and_misshapen_weights_are_named() -> None:
         Decoder(cfg, {k: v for k, v in weights.items() if k != "model.norm.weight"})
     with pytest.raises(ValueError, match=r"has shape \(63,\)"):
         Decoder(cfg, {**weights, "model.norm.weight": torch.ones(63)})
+
+
+@pytest.mark.parametrize("intel", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 2, 8, 33])
+def test_packed_weights_give_the_same_product(
+    monkeypatch: pytest.MonkeyPatch, intel: bool, dtype: torch.dtype, rows: int
+) -> None:
+    """Both layouts of a CPU, whichever maker's this one is."""
+    monkeypatch.setattr(model, "intel", lambda: intel)
+    rng = torch.Generator().manual_seed(0)
+    x, weight, bias = (torch.randn(shape, generator=rng).to(dtype) for shape in ((rows, 48), (80, 48), (80,)))
+    packed = model.packed(weight)
+    assert packed.shape == weight.shape
+    assert packed.is_mkldnn == (model.ONEDNN and not intel)
+    tolerance = 1e-4 if dtype == torch.float32 else 0.1
+    for b in (None, bias):
+        expected = x.double() @ weight.double().t() + (0 if b is None else b.double())
+        torch.testing.assert_close(model.linear(x, packed, b).double(), expected, atol=tolerance, rtol=0.01)
