@@ -6,18 +6,20 @@ data sheet's peaks, so that the roofline of lesson 2 also holds on a laptop's CP
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from statistics import median
+from dataclasses import dataclass, replace
+from statistics import fmean, median
 from typing import TypeVar
 
 import torch
 
 from lessonlib.gpus import GPUS, Gpu
 from lessonlib.models import ModelConfig
-from lessonlib.serving import LLM, BlockManager, Decoder, Metrics, SamplingParams, StepRecord
+from lessonlib.serving import LLM, BlockManager, Decoder, SamplingParams
+from lessonlib.serving.block_manager import blocks_needed
 from lessonlib.serving.runner import Runner, Work
 from lessonlib.simulator import ServingResult
 
@@ -136,40 +138,81 @@ def _bar(label: str, done: int, total: int) -> None:
     print(f"\r{label} [{'#' * full}{'.' * (30 - full)}] {done}/{total}", end="", flush=True)
 
 
-def three_steps(model: Decoder) -> list[tuple[int, int, float]]:
-    """Three measured steps of the engine for `simulator.LinearCost.fitted`: (tokens, cached tokens read, seconds).
+@dataclass(frozen=True, slots=True)
+class TimedRun:
+    """What an engine did, on a clock that runs during its own steps only, and what `StepProbes` saw meanwhile.
 
-    Eight sequences that decode with short and with longer contexts, and a step that is full of prompt chunks: the
-    kinds of step that a server runs. Each is the median of its kind, scheduling and sampling included.
+    Args:
+        seconds: of all steps.
+        ttft: seconds to the first token of each request, all of them there from the start.
+        steps: for `simulator.LinearCost.fitted`, mean (tokens computed, cached tokens read, seconds) of each probe.
     """
-    short, longer = _engine_steps(model, n_prompt=32, n_output=20), _engine_steps(model, n_prompt=176, n_output=12)
-    decodes = [
-        [step for step in steps if step.n_decode == 8 and not step.n_prefill_tokens] for steps in (short, longer)
-    ]
-    full = [step for step in longer if step.n_decode + step.n_prefill_tokens == 128]
-    measured = []
-    for kind in (*decodes, full):
-        step = sorted(kind, key=lambda step: step.seconds)[len(kind) // 2]
-        n_tokens = step.n_decode + step.n_prefill_tokens
-        measured.append((n_tokens, step.n_context - step.n_prefill_tokens, step.seconds))
-    return measured
+
+    seconds: float
+    ttft: list[float]
+    steps: list[tuple[float, float, float]]
+
+    def errors(self, simulated: ServingResult) -> tuple[float, float]:
+        """Relative errors of a simulation, in throughput and in mean TTFT."""
+        return abs(self.seconds / simulated.duration - 1), abs(float(simulated.ttft.mean()) / fmean(self.ttft) - 1)
 
 
-def _engine_steps(model: Decoder, n_prompt: int, n_output: int) -> list[StepRecord]:
-    """The steps of eight equal requests with a budget of 128 tokens."""
-    llm = LLM(model, n_blocks=256, max_batch_tokens=128, prefix_caching=False)
-    prompts = [[100 * i + j for j in range(n_prompt)] for i in range(8)]
-    llm.generate(prompts, SamplingParams(max_tokens=n_output, ignore_eos=True))
-    return llm.metrics.steps
+class StepProbes:
+    """Three kinds of engine step that are measured in turn with the steps of another engine.
+
+    Eight sequences that decode with short contexts, eight with longer ones, and seven with a prompt that joins them.
+    The speed of a shared machine changes by a tenth within seconds. Steps in turn see the same changes.
+    """
+
+    def __init__(self, model: Decoder) -> None:
+        self.probes = [_Probe(model, 8, 32), _Probe(model, 8, 96), _Probe(model, 7, 64, n_prefill=90)]
+
+    def run_beside(self, llm: LLM) -> TimedRun:
+        """Run an engine to the end of its requests, and after its steps measure the probe that is of their kind.
+
+        Raises:
+            ValueError: a request failed.
+        """
+        ttft: dict[tuple[int, int], float] = {}
+        seen: list[list[tuple[int, int, float]]] = [[] for _ in self.probes]
+        decodes = itertools.cycle((0, None, 1, None))  # after every second step without a prompt
+        while llm.has_unfinished:
+            for output in llm.step():
+                if output.error is not None:
+                    raise ValueError(f"request {output.request_id} cannot be measured: {output.error}")
+                ttft.setdefault((output.request_id, output.index), llm.metrics.total("seconds"))
+            kind = 2 if llm.metrics.steps[-1].n_prefill_tokens else next(decodes)
+            if kind is not None:
+                seen[kind].append(self.probes[kind].measure())
+        steps = []
+        for probe, each in zip(self.probes, seen, strict=True):
+            n, cached, seconds = zip(*(each or [probe.measure()]), strict=True)  # none in a run of few steps
+            steps.append((fmean(n), fmean(cached), fmean(seconds)))
+        return TimedRun(llm.metrics.total("seconds"), list(ttft.values()), steps)
 
 
-def prediction_errors(simulated: ServingResult, metrics: Metrics) -> tuple[float, float]:
-    """Relative errors of the predicted throughput and mean TTFT, against what the engine measured."""
-    tokens = sum(request.output for request in simulated.requests)
-    throughput = tokens / simulated.duration
-    ttft = float(simulated.ttft.mean())
-    measured_ttft = sum(metrics.ttft) / len(metrics.ttft)
-    return abs(throughput / metrics.tokens_per_s - 1), abs(ttft / measured_ttft - 1)
+class _Probe:
+    """An engine whose sequences decode on and on, with a new prompt in every measured step if asked for."""
+
+    def __init__(self, model: Decoder, n_decodes: int, n_context: int, n_prefill: int = 0) -> None:
+        self.n_decodes, self.prompt, self.joining = n_decodes, [7] * n_context, [7] * n_prefill
+        n_new = min(256, model.cfg.max_positions - n_context)
+        self.params = SamplingParams(max_tokens=n_new, ignore_eos=True)
+        n_blocks = 8 * blocks_needed(n_context + n_new, 16)
+        self.llm = LLM(model, n_blocks=n_blocks, max_sequences=8, max_batch_tokens=128, prefix_caching=False)
+
+    def measure(self) -> tuple[int, int, float]:
+        """One step: tokens computed, cached tokens read, seconds."""
+        while (missing := self.n_decodes - len(self.llm.scheduler.running)) > 0:
+            for _ in range(missing):
+                self.llm.add_request(self.prompt, self.params)
+            while any(seq.n_uncomputed > 1 for seq in [*self.llm.scheduler.running, *self.llm.scheduler.waiting]):
+                self.llm.step()
+        if self.joining:
+            self.llm.add_request(self.joining, SamplingParams(max_tokens=1, ignore_eos=True))
+        self.llm.step()
+        step = self.llm.metrics.steps[-1]
+        return step.n_decode + step.n_prefill_tokens, step.n_context - step.n_prefill_tokens, step.seconds
 
 
 def logits_at(model: Decoder, tokens: list[int], first_position: int) -> torch.Tensor:
