@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -77,8 +77,7 @@ class BatchingResult:
     schedule: np.ndarray
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(NamedTuple):
     """What the capstone's admission rule says of one waiting request.
 
     Args:

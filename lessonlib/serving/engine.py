@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from lessonlib.serving.block_manager import Allocator, BlockManager, blocks_need
 from lessonlib.serving.kv_cache import slot_mapping, write_kv
 from lessonlib.serving.metrics import Metrics, StepRecord
 from lessonlib.serving.model import Decoder
-from lessonlib.serving.request import RequestOutput, SamplingParams, Sequence, as_token_ids
+from lessonlib.serving.request import RequestOutput, SamplingParams, Sequence, as_token_ids, is_whole
 from lessonlib.serving.runner import Runner, SlotMapping, Work, WriteKV
 from lessonlib.serving.sampler import next_token, probabilities
 from lessonlib.serving.scheduler import Admit, Scheduler, Step, admit
@@ -73,12 +73,12 @@ class LLM:
         write_kv: WriteKV = write_kv,
         paged_attention: PagedAttention | None = None,
         admit: Admit = admit,
-        verify: Verify = verify,
+        verify: Verify | None = None,
         speculative_round: SpeculativeRound | None = None,
     ) -> None:
         sizes = {"n_blocks": n_blocks, "block_size": block_size, "max_sequences": max_sequences}
         for name, value in {**sizes, "max_batch_tokens": max_batch_tokens, "n_drafts": n_drafts}.items():
-            if not isinstance(value, int) or value < 1:
+            if not is_whole(value) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
         self.model, self.tokenizer, self.n_blocks, self.block_size = model, tokenizer, n_blocks, block_size
         self.manager = block_manager(n_blocks, block_size)
@@ -91,10 +91,10 @@ class LLM:
         self.drafter, self.n_drafts = drafter, n_drafts
         draft_runner = drafter.attach(self.runner) if drafter is not None else None
         self._caches = [self.runner.cache] + ([draft_runner.cache] if draft_runner is not None else [])
-        self.verify = from_round(speculative_round) if speculative_round is not None else verify
+        self.verify = _judge(verify, speculative_round)
         self.metrics = Metrics()
         self._next_id = 0
-        self._failed: list[RequestOutput] = []
+        self._waiting_outputs: list[RequestOutput] = []
 
     @classmethod
     def from_pretrained(
@@ -111,7 +111,7 @@ class LLM:
     # --- requests -----------------------------------------------------------------------------------------
 
     def generate(
-        self, prompts: Prompt | Seq[Prompt], params: SamplingParams | Seq[SamplingParams | None] | None = None
+        self, prompts: Prompt | Iterable[Prompt], params: SamplingParams | Seq[SamplingParams | None] | None = None
     ) -> list[RequestOutput]:
         """Run prompts to their ends.
 
@@ -126,16 +126,30 @@ class LLM:
         return sorted(finished, key=lambda output: (output.request_id, output.index))
 
     def stream(
-        self, prompts: Prompt | Seq[Prompt], params: SamplingParams | Seq[SamplingParams | None] | None = None
+        self, prompts: Prompt | Iterable[Prompt], params: SamplingParams | Seq[SamplingParams | None] | None = None
     ) -> Iterator[RequestOutput]:
-        """Like `generate`, and gives what every sequence has after each step, as soon as it has it."""
+        """Like `generate`, and gives what every sequence has after each step, as soon as it has it.
+
+        Requests that were added before run along; the next `step` returns what they gave. Closing the stream drops its
+        own requests.
+        """
         each = _as_prompts(prompts)
         params = [params] * len(each) if isinstance(params, SamplingParams | None) else params
         if len(params) != len(each):
             raise ValueError(f"need one SamplingParams or one per prompt, got {len(params)} for {len(each)} prompts")
         own = {self.add_request(prompt, p) for prompt, p in zip(each, params, strict=True)}
-        while self.has_unfinished:
-            yield from (output for output in self.step() if output.request_id in own)
+        others: list[RequestOutput] = []
+        try:
+            while self.has_unfinished:
+                for output in self.step():
+                    if output.request_id in own:
+                        yield output
+                    else:
+                        others.append(output)
+        finally:  # also where the caller stops listening
+            for request_id in own:
+                self.abort(request_id)
+            self._waiting_outputs += others
 
     def add_request(self, prompt: Prompt, params: SamplingParams | None = None) -> int:
         """Queue a request.
@@ -150,7 +164,7 @@ class LLM:
         try:
             tokens = self._checked(prompt, params)
         except ValueError as error:
-            self._failed.append(RequestOutput(request_id, finish_reason="error", error=str(error)))
+            self._waiting_outputs.append(RequestOutput(request_id, finish_reason="error", error=str(error)))
             return request_id
         rng = np.random.default_rng(params.seed)
         seq = Sequence((request_id, 0), tokens, params, rng, list(tokens), forks_to_make=params.n - 1)
@@ -165,7 +179,7 @@ class LLM:
 
     @property
     def has_unfinished(self) -> bool:
-        return bool(self.scheduler.waiting or self.scheduler.running or self._failed)
+        return bool(self.scheduler.waiting or self.scheduler.running or self._waiting_outputs)
 
     def _checked(self, prompt: Prompt, params: SamplingParams) -> list[int]:
         if isinstance(prompt, str):
@@ -175,7 +189,7 @@ class LLM:
         vocab_size = self.model.cfg.shape.vocab_size
         tokens = as_token_ids(prompt, vocab_size)
         for stop in params.stop_ids:
-            if not isinstance(stop, int) or not 0 <= stop < vocab_size:
+            if not is_whole(stop) or not 0 <= stop < vocab_size:
                 raise ValueError(f"unknown stop token {stop!r}: token ids are from 0 to {vocab_size - 1}")
         length, limit = len(tokens) + params.max_tokens, self.model.cfg.max_positions
         if length > limit:
@@ -201,7 +215,7 @@ class LLM:
             An output for every sequence that gained tokens or failed in this step.
         """
         start = time.perf_counter()
-        outputs, self._failed = self._failed, []
+        outputs, self._waiting_outputs = self._waiting_outputs, []
         step = self.scheduler.schedule()
         outputs += [self._fail(seq, "its tokens can never fit in the block pool") for seq in step.refused]
         scheduled = time.perf_counter()
@@ -354,8 +368,18 @@ class LLM:
         )
 
 
-def _as_prompts(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:
-    """One prompt alone counts as a list of one."""
-    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+def _judge(verify_drafts: Verify | None, speculative_round: SpeculativeRound | None) -> Verify:
+    """What judges the drafts: one of the two, or the engine's own."""
+    if verify_drafts is not None and speculative_round is not None:
+        raise ValueError("verify and speculative_round both judge the drafts: give one of them")
+    if speculative_round is not None:
+        return from_round(speculative_round)
+    return verify if verify_drafts is None else verify_drafts
+
+
+def _as_prompts(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
+    """One prompt alone, a text or token ids, counts as a list of one."""
+    if isinstance(prompts, str) or getattr(prompts, "ndim", None) == 1:
         return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+    each = list(prompts)
+    return [each] if each and is_whole(each[0]) else each  # type: ignore[list-item, return-value]

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from typing import Literal
+from numbers import Integral, Real
+from typing import Literal, TypeGuard
 
 import numpy as np
 
 FinishReason = Literal["length", "stop", "error"]
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether a value is a whole number, of Python or numpy; True and False are not."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +26,7 @@ class SamplingParams:
     Args:
         max_tokens: most tokens to generate.
         temperature: logits are divided by it; 0 takes the most likely token (greedy).
-        top_k: choose among the k most likely tokens; None for all.
+        top_k: choose among the k most likely tokens, and those as likely as the last of them; None for all.
         top_p: choose among the most likely tokens that together have at least this probability (nucleus sampling,
             Holtzman et al. 2020, arXiv 1904.09751).
         seed: of the request's own generator; None draws one. Results do not depend on what else is in the batch.
@@ -41,14 +48,18 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("max_tokens", 1), ("n", 1), ("top_k", 1)):
+        for name, least in (("max_tokens", 1), ("n", 1), ("top_k", 1), ("seed", 0)):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < least):
+            if value is None and name in ("top_k", "seed"):
+                continue
+            if not is_whole(value) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
-        if not 0 <= self.temperature < float("inf"):
-            raise ValueError(f"temperature must be at least 0, got {self.temperature!r}")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p!r}")
+        if not isinstance(self.temperature, Real) or not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature must be a number of at least 0, got {self.temperature!r}")
+        if not isinstance(self.top_p, Real) or not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be a number above 0 and at most 1, got {self.top_p!r}")
+        if not isinstance(self.stop_ids, Collection) or isinstance(self.stop_ids, str | bytes):
+            raise ValueError(f"stop_ids must be a tuple of token ids, got {self.stop_ids!r}")
 
 
 @dataclass(slots=True, eq=False)
@@ -146,8 +157,8 @@ def as_token_ids(prompt: object, vocab_size: int) -> list[int]:
     if not isinstance(prompt, Seq) or len(prompt) == 0:
         raise ValueError(f"a prompt is a text or a list of at least one token id, got {prompt!r}")
     for token in prompt:
-        if isinstance(token, bool) or not isinstance(token, int):
+        if not is_whole(token):
             raise ValueError(f"token ids are whole numbers, got {token!r} of type {type(token).__name__}")
         if not 0 <= token < vocab_size:
             raise ValueError(f"token ids are from 0 to {vocab_size - 1}, got {token}")
-    return list(prompt)
+    return [int(token) for token in prompt]

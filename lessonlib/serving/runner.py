@@ -102,7 +102,7 @@ class Runner:
         tables = [self.manager.block_tables[w.seq_id] for w in work]
         slots: list[int] = []
         for w, table in zip(work, tables, strict=True):
-            slots += self.slot_mapping(table, w.start, len(w.tokens), self.block_size)
+            slots.extend(self.slot_mapping(table, w.start, len(w.tokens), self.block_size))
         tokens = torch.tensor([t for w in work for t in w.tokens], device=device)
         positions = torch.tensor([i for w in work for i in range(w.start, w.end)], device=device)
         slots_at = torch.tensor(slots, dtype=torch.long, device=device)

@@ -23,7 +23,7 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
     """
     if params.temperature == 0:
         return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
-    logits = logits / params.temperature
+    logits = (logits - logits.amax(-1, keepdim=True)) / params.temperature  # the largest stays finite, however cold
     if params.top_k is not None and params.top_k < logits.shape[-1]:
         edge = logits.topk(params.top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < edge, -torch.inf)

@@ -173,10 +173,10 @@ class Scheduler:
         lengths = [len(seq.tokens) - self._n_shared(seq) for seq in candidates]
         allowed = budget if self.chunked_prefill else sum(lengths)
         answers = self.admit(lengths, self.manager.n_free, self.n_blocks, self.block_size, allowed)
-        for seq, answer in zip(candidates, answers, strict=True):
-            if answer.answer == "later" or budget <= 0:
+        for seq, (answer, n_allowed) in zip(candidates, answers, strict=True):
+            if answer == "later" or budget <= 0:
                 break
-            if answer.answer == "never":
+            if answer == "never":
                 step.refused.append(seq)
                 continue
             try:
@@ -188,7 +188,7 @@ class Scheduler:
             step.n_cached += seq.n_computed
             self.waiting.remove(seq)
             self.running.append(seq)
-            n = min(answer.n_tokens, self._chunk(seq, budget))
+            n = min(n_allowed, self._chunk(seq, budget))
             step.add(seq, n)
             budget -= n
 

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from lessonlib.serving.model import Decoder
-from lessonlib.serving.request import Sequence
+from lessonlib.serving.request import Sequence, is_whole
 from lessonlib.serving.runner import Runner, Work
 from lessonlib.serving.sampler import draw, probabilities
 
@@ -90,9 +90,14 @@ class PromptLookup:
 
     Args:
         longest: first look for so many tokens, then for fewer.
+
+    Raises:
+        ValueError: longest is below 1.
     """
 
     def __init__(self, longest: int = 3) -> None:
+        if not is_whole(longest) or longest < 1:
+            raise ValueError(f"longest must be a whole number of at least 1, got {longest!r}")
         self.longest = longest
 
     def attach(self, target: Runner) -> None:
@@ -154,8 +159,9 @@ class EarlyExit:
         self.n_layers = n_layers
 
     def attach(self, target: Runner) -> None:
-        if not 1 <= self.n_layers <= target.model.cfg.shape.n_layers:
-            raise ValueError(f"n_layers must be from 1 to {target.model.cfg.shape.n_layers}, got {self.n_layers!r}")
+        most = target.model.cfg.shape.n_layers
+        if not is_whole(self.n_layers) or not 1 <= self.n_layers <= most:
+            raise ValueError(f"n_layers must be a whole number from 1 to {most}, got {self.n_layers!r}")
         self.runner = target
 
     def propose(self, sequences: list[Sequence], limits: list[int]) -> list[Draft]:

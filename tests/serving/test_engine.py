@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +23,7 @@ from lessonlib.serving import (
     SamplingParams,
     admit,
     paged_attention,
+    slot_mapping,
     verify,
 )
 from tests.serving.conftest import make_tiny
@@ -319,7 +321,24 @@ def test_bad_requests_fail_alone(
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"max_tokens": 0}, {"temperature": -1}, {"temperature": float("nan")}, {"top_k": 0}, {"top_p": 0}, {"n": 0}],
+    [
+        {"max_tokens": 0},
+        {"max_tokens": None},
+        {"max_tokens": True},
+        {"n": 0},
+        {"n": None},
+        {"top_k": 0},
+        {"temperature": -1},
+        {"temperature": float("nan")},
+        {"temperature": "hot"},
+        {"temperature": None},
+        {"top_p": 0},
+        {"top_p": None},
+        {"seed": -1},
+        {"seed": 1.5},
+        {"stop_ids": 5},
+        {"stop_ids": "5"},
+    ],
     ids=str,
 )
 def test_params_out_of_range(wrong: dict) -> None:
@@ -328,8 +347,11 @@ def test_params_out_of_range(wrong: dict) -> None:
 
 
 def test_tensors_and_arrays_are_prompts(tiny: Decoder, prompts: list[list[int]], expected: list[list[int]]) -> None:
-    given = [torch.tensor(prompts[1]), np.array(prompts[2]), tuple(prompts[3])]
-    assert tokens_of(LLM(tiny).generate(given, GREEDY)) == expected[1:4]
+    given = [torch.tensor(prompts[1]), np.array(prompts[2]), tuple(prompts[3]), [np.int64(t) for t in prompts[4]]]
+    assert tokens_of(LLM(tiny).generate(given, GREEDY)) == expected[1:5]
+    assert tokens_of(LLM(tiny).generate((each for each in given), GREEDY)) == expected[1:5]
+    for alone in given:
+        assert len(LLM(tiny).generate(alone, GREEDY)) == 1
 
 
 @pytest.mark.parametrize("name", ["n_blocks", "block_size", "max_batch_tokens", "max_sequences", "n_drafts"])
@@ -365,6 +387,43 @@ def test_streaming_gives_every_token_once(tiny: Decoder, prompts: list[list[int]
         streamed[out.request_id] += out.new_token_ids
         assert streamed[out.request_id] == out.token_ids
     assert list(streamed.values()) == expected
+
+
+def test_a_closed_stream_drops_its_requests_and_others_keep_their_outputs(
+    tiny: Decoder, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    llm = LLM(tiny)
+    before = llm.add_request(prompts[0], GREEDY)
+    stream = llm.stream(prompts[1:3], GREEDY)
+    next(stream)
+    stream.close()
+    assert tokens_of(llm.generate(prompts[3:4], GREEDY)) == expected[3:4]
+    outputs = llm.step()
+    assert {output.request_id for output in outputs} == {before}
+    assert outputs[-1].token_ids == expected[0]
+    assert not llm.has_unfinished
+    assert_all_is_given_back(llm)
+
+
+def test_answers_in_other_types_serve(tiny: Decoder, prompts: list[list[int]], expected: list[list[int]]) -> None:
+    """What the checks accept as right, the engine runs: slots in arrays, admissions as plain pairs."""
+    llm = LLM(
+        tiny,
+        slot_mapping=lambda *args: np.array(slot_mapping(*args)),
+        admit=lambda *args: [tuple(answer) for answer in admit(*args)],
+    )
+    assert tokens_of(llm.generate(prompts, GREEDY)) == expected
+
+
+def test_two_judges_contradict_each_other(tiny: Decoder) -> None:
+    with pytest.raises(ValueError, match="verify and speculative_round"):
+        LLM(tiny, verify=verify, speculative_round=reference.speculative_round)
+
+
+@pytest.mark.parametrize("make", [lambda: PromptLookup(0), lambda: PromptLookup("x"), lambda: EarlyExit(1.0)])
+def test_drafters_out_of_range(make: Callable, tiny: Decoder) -> None:
+    with pytest.raises(ValueError, match="must be a whole number"):
+        LLM(tiny, drafter=make())
 
 
 def test_abort(tiny: Decoder, prompts: list[list[int]]) -> None:

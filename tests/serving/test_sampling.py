@@ -32,6 +32,14 @@ def test_temperature_top_k_and_top_p() -> None:
     assert cut.sum().item() == pytest.approx(1)
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-310, 1e-40])
+def test_the_coldest_temperatures_are_greedy(temperature: float, tiny: Decoder) -> None:
+    law = probabilities(LOGITS.double(), SamplingParams(temperature=temperature, top_p=0.9))
+    assert law.tolist() == [[1, 0, 0, 0, 0]]
+    cold, greedy = (SamplingParams(temperature=t, max_tokens=8, seed=0) for t in (temperature, 0))
+    assert LLM(tiny).generate([5], cold)[0].token_ids == LLM(tiny).generate([5], greedy)[0].token_ids
+
+
 def test_draw_never_takes_an_impossible_token() -> None:
     rng = np.random.default_rng(0)
     assert {draw(np.array([0, 0.5, 0, 0.5, 0]), rng) for _ in range(500)} == {1, 3}
